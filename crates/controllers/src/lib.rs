@@ -22,6 +22,7 @@ pub mod history;
 pub mod horizontalpodautoscaler;
 pub mod ipallocator;
 pub mod job;
+mod meters;
 pub mod namespace;
 pub mod nodelifecycle;
 pub mod ownership;

@@ -1,9 +1,10 @@
 //! Creating and deleting pods for a controller, with events (upstream `RealPodControl`).
 
 use crate::ownership::controller_reference;
-use crate::views::Pod;
+use crate::views::{Pod, PodEntry};
 use client::{Api, DeleteOptions, Error, Informer, Recorder, Regarding, Tokens, WriteOptions};
 use futures::future::join_all;
+use jiff::Timestamp;
 use meta::Object;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -122,6 +123,18 @@ pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
     }
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]});
     Object::from_value(pod).unwrap_or_default()
+}
+
+/// The condition `DisruptionTarget` of a pod that is deleted for this reason. It shows the generation only for pods whose kubelet does.
+pub fn disruption_target(pod: &PodEntry, reason: &str, message: &str, now: Timestamp) -> Value {
+    let mut c = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+        "lastTransitionTime": meta::time::format(now),
+    });
+    if pod.view.status.observed_generation != 0 {
+        c["observedGeneration"] = pod.meta.generation.into();
+    }
+    c
 }
 
 /// Creates and deletes pods on behalf of one owner.

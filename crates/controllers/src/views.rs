@@ -132,6 +132,7 @@ pub struct PodStatus {
     pub phase: Box<str>,
     pub reason: Box<str>,
     pub start_time: Option<Timestamp>,
+    pub observed_generation: i64,
     #[serde(rename = "podIP")]
     pub pod_ip: Box<str>,
     #[serde(rename = "podIPs", deserialize_with = "or_default")]

@@ -16,6 +16,11 @@ pub(super) enum Distribution {
 }
 
 impl Distribution {
+    /// Whether traffic prefers endpoints of the same zone or node.
+    pub fn is_close(self) -> bool {
+        matches!(self, Self::SameZone | Self::SameNode)
+    }
+
     pub fn of_service(service: &Object) -> Self {
         let mode = ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
         let mode = mode.iter().find_map(|a| service.annotation(a));

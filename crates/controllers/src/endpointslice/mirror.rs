@@ -5,12 +5,14 @@ use super::slices::Slices;
 use super::{LEADER, MANAGED_BY, SERVICE, Selectable};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use client::{ApiResource, Informer, Key, Outcome, Recorder, Regarding};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use meta::{Object, Value};
 use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 const COMPONENT: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
@@ -41,7 +43,7 @@ pub async fn run(context: Context) {
         services: builder.watch(&ApiResource::typed::<Service>()),
         endpoints: builder.watch(&endpoints()),
         recorder: context.recorder_as("endpoint-slice-mirroring-controller"),
-        slices: Slices::new(&mut builder, context, COMPONENT),
+        slices: Slices::new(&mut builder, context, COMPONENT, meters::MIRROR_CHANGES),
     });
     builder.enqueue(&c.services);
     builder.enqueue(&c.endpoints);
@@ -59,6 +61,7 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let begun = Instant::now();
         let mut desired = Desired::default();
         if let (Some(service), Some(e)) = (self.services.get(&key), self.endpoints.get(&key))
             && service.view.spec.selector.is_none()
@@ -66,11 +69,13 @@ impl Reconcile for Controller {
             let endpoints = object(&endpoints(), &e)?;
             if is_mirrored(&endpoints) && !endpoints.is_deleting() {
                 let m = mirrored(&endpoints);
+                meters::observe(&meters::MIRROR_SKIPPED, &[], (m.invalid + m.skipped) as f64);
                 self.report(&endpoints, &m);
                 desired = m.desired;
             }
         }
         self.slices.write(&key, desired, || None, |_| {}).await?;
+        meters::took(&meters::MIRROR_SECONDS, &[], begun.elapsed());
         Ok(Outcome::Done)
     }
 }

@@ -14,11 +14,13 @@ mod slices;
 #[cfg(test)]
 mod testing;
 mod topology;
+mod totals;
 mod tracker;
 mod trigger;
 
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use crate::views::{Amounts, Condition, Pod, PodEntry, Selector, pods};
 use backend::Backend;
 use client::informer::or_default;
@@ -35,6 +37,7 @@ use slices::Slices;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::{NodeCpu, Report, Topology};
+use totals::Totals;
 use trigger::TriggerTimes;
 
 const SERVICE: &str = "kubernetes.io/service-name";
@@ -149,6 +152,7 @@ struct SliceController {
     slices: Slices,
     nodes: Informer<NodeView>,
     topology: Mutex<Topology>,
+    totals: Totals,
 }
 
 /// Writes the endpoints of services to slices. Runs until shutdown.
@@ -156,10 +160,11 @@ pub async fn run_slices(context: Context) {
     let mut builder = Builder::with_rate_limit(&context, SLICE_BACKOFF);
     let mut zones = Builder::<()>::new(&context);
     let c = Arc::new(SliceController {
-        slices: Slices::new(&mut builder, context.clone(), COMPONENT),
+        slices: Slices::new(&mut builder, context.clone(), COMPONENT, meters::SLICE_CHANGES),
         nodes: builder.watch(&ApiResource::typed::<Node>()),
         common: Common::new(&mut builder, context, "endpoint-slice-controller"),
         topology: Mutex::default(),
+        totals: Totals::default(),
     });
     builder.enqueue(&c.common.services);
     builder.handle(&c, &c.common.pods, |c: &SliceController, change, queue| c.common.pod_changed(change, queue));
@@ -240,6 +245,7 @@ impl Reconcile for SliceController {
         let Some(entry) = self.common.services.get(&key) else {
             self.common.times.forget(&key);
             self.slices.forget(&key);
+            self.totals.forget(&key);
             for t in ["IPv4", "IPv6"] {
                 self.topology.lock().remove(&key, t);
             }
@@ -254,15 +260,20 @@ impl Reconcile for SliceController {
             true => None,
             false => remove_without_node(&mut all, |n| node(n).is_some()),
         };
+        let desired = decide::desired_slices(&service, &all);
+        let sizes = desired.sizes();
         let changed = || self.common.changed(&entry, &pods);
         let mut reports = Vec::new();
         let finish = |plan: &mut Plan| {
             if service.is_deleting() {
                 plan.create.clear();
             }
-            reports = self.hint(&key, Distribution::of_service(&service), plan);
+            let distribution = Distribution::of_service(&service);
+            reports = self.hint(&key, distribution, plan);
+            let field = service.str_at(&["spec", "trafficDistribution"]).filter(|_| distribution.is_close());
+            self.totals.count(&key, sizes, plan, distribution, field);
         };
-        let written = self.slices.write(&key, decide::desired_slices(&service, &all), changed, finish).await;
+        let written = self.slices.write(&key, desired, changed, finish).await;
         let about = || Regarding::object(&service);
         for report in reports {
             match report {
@@ -272,6 +283,7 @@ impl Reconcile for SliceController {
         }
         let result = match (written, missing) {
             (Err(slices::WriteError::Stale), _) => {
+                meters::count(&meters::SLICE_SYNCS, &["stale"]);
                 return Err(Error::Waiting("the cache does not show the endpoint slices that were written".into()));
             }
             (Err(slices::WriteError::Failed(e)), _) => Err(e),
@@ -280,6 +292,7 @@ impl Reconcile for SliceController {
             }
             (Ok(()), None) => Ok(Outcome::Done),
         };
+        meters::count(&meters::SLICE_SYNCS, &[if result.is_ok() { "success" } else { "error" }]);
         if let Err(e) = &result {
             let text = format!("Error updating Endpoint Slices for Service {key}: {e}");
             self.common.recorder.warning(about(), "FailedToUpdateEndpointSlices", text);

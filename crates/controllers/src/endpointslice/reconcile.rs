@@ -29,6 +29,15 @@ pub(super) struct Desired {
     pub per_slice: usize,
 }
 
+impl Desired {
+    /// The number of endpoints, and of slices if all were full.
+    pub fn sizes(&self) -> (usize, usize) {
+        let per_slice = self.per_slice.max(1);
+        let endpoints = self.groups.iter().map(|g| g.endpoints.len());
+        (endpoints.clone().sum(), endpoints.map(|n| n.div_ceil(per_slice).max(1)).sum())
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Slices to create, without names.
@@ -36,6 +45,10 @@ pub(super) struct Plan {
     pub update: Vec<Object>,
     pub delete: Vec<Object>,
     pub unchanged: Vec<Object>,
+    /// The number of endpoints that are new.
+    pub added: usize,
+    /// The number of endpoints that leave slices.
+    pub removed: usize,
 }
 
 impl Plan {
@@ -49,7 +62,7 @@ impl Plan {
     pub fn take_slices_of(&mut self, address_type: &str) -> Self {
         let take = |from: &mut Vec<Object>| from.extract_if(.., |o| is_of(o, address_type)).collect();
         let (create, update) = (take(&mut self.create), take(&mut self.update));
-        Self { create, update, delete: Vec::new(), unchanged: take(&mut self.unchanged) }
+        Self { create, update, unchanged: take(&mut self.unchanged), ..Self::default() }
     }
 
     pub fn append(&mut self, other: Self) {
@@ -112,7 +125,10 @@ pub(super) fn plan(existing: Vec<Object>, desired: Desired) -> Plan {
     }
     for group in desired.groups {
         let slices = by_key.remove(&key(group.address_type, &group.ports)).unwrap_or_default();
-        for draft in drafts(slices, &group, desired.per_slice) {
+        let (drafts, added, removed) = drafts(slices, &group, desired.per_slice);
+        plan.added += added;
+        plan.removed += removed;
+        for draft in drafts {
             let keep = !draft.endpoints.is_empty() || group.endpoints.is_empty();
             match draft.existing {
                 Some(o) if !keep => plan.delete.push(o),
@@ -183,8 +199,9 @@ fn set(o: &mut Object, ports: Option<&Vec<Value>>, endpoints: Vec<Value>, metada
     }
 }
 
-/// Distributes the endpoints of a group to the slices with its ports, and to new ones.
-fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
+/// Distributes the endpoints of a group to the slices with its ports, and to new ones. Returns how many are new, and how many are gone.
+fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> (Vec<Draft>, usize, usize) {
+    let mut removed = 0;
     let mut missing: HashMap<String, usize> = HashMap::new();
     for (i, e) in group.endpoints.iter().enumerate() {
         // Only the first of equal endpoints counts.
@@ -201,7 +218,10 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
                     changed = true;
                     endpoints.push(new.clone());
                 }
-                _ => changed = true,
+                _ => {
+                    changed = true;
+                    removed += 1;
+                }
             }
         }
         drafts.push(Draft { existing: Some(o), endpoints, changed });
@@ -209,6 +229,7 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
     let mut left: Vec<usize> = missing.into_values().collect();
     left.sort_unstable();
     let mut left: Vec<Value> = left.into_iter().filter_map(|i| group.endpoints.get(i).cloned()).collect();
+    let added = left.len();
     // The fullest first, so that others become empty and are deleted if possible.
     let mut changing: Vec<usize> =
         (0..drafts.len()).filter(|i| drafts[*i].changed && !drafts[*i].endpoints.is_empty()).collect();
@@ -235,7 +256,7 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
             drafts.push(Draft { existing: None, endpoints: Vec::new(), changed: true });
         }
     }
-    drafts
+    (drafts, added, removed)
 }
 
 fn fill(draft: &mut Draft, left: &mut Vec<Value>, most: usize) {

@@ -6,6 +6,8 @@ use super::trigger::annotate;
 use super::{MANAGED_BY, SERVICE};
 use crate::context::{Context, Error, object};
 use crate::controller::Builder;
+use crate::meters;
+use ::metrics::Row;
 use client::{ApiResource, Change, DeleteOptions, Informer, Key, Meta, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -20,6 +22,8 @@ pub(super) struct Slices {
     context: Context,
     pub(super) written: Informer<()>,
     managed_by: &'static str,
+    /// Counts changes.
+    changes: Row,
     tracker: Arc<Tracker>,
 }
 
@@ -56,7 +60,7 @@ impl Slices {
         ApiResource::typed::<EndpointSlice>()
     }
 
-    pub(super) fn new(builder: &mut Builder, context: Context, managed_by: &'static str) -> Self {
+    pub(super) fn new(builder: &mut Builder, context: Context, managed_by: &'static str, changes: Row) -> Self {
         let written: Informer<()> = builder.watch(&Self::resource());
         written.index(BY_SERVICE, |e| service(&e.meta).map(|s| s.to_string()).into_iter().collect());
         let tracker: Arc<Tracker> = Arc::default();
@@ -68,7 +72,7 @@ impl Slices {
                 observed.deletion_observed(&service, &old.meta.uid);
             }
         });
-        Self { context, written, managed_by, tracker }
+        Self { context, written, managed_by, changes, tracker }
     }
 
     /// Whether a change is a write of this controller.
@@ -117,18 +121,25 @@ impl Slices {
             o.metadata_mut().insert("generateName".into(), crate::pod_control::name_prefix(&service.name).into());
             let made = api.create(&WriteOptions::default(), &o).await?;
             self.tracker.written(service, made.uid(), made.resource_version());
+            self.count("create");
         }
         for mut o in update {
             annotate(&mut o, changed);
             let made = api.update(o.name(), &WriteOptions::default(), &o).await?;
             self.tracker.written(service, made.uid(), made.resource_version());
+            self.count("update");
         }
         for o in delete {
             if client::optional(api.delete(o.name(), &DeleteOptions::uid(o.uid())).await)?.is_some() {
                 self.tracker.deleted(service, o.uid());
+                self.count("delete");
             }
         }
         Ok(())
+    }
+
+    fn count(&self, operation: &str) {
+        meters::count(&self.changes, &[operation]);
     }
 }
 
@@ -196,7 +207,7 @@ mod tests {
         let (rng, clock) = (Arc::new(Fixed), Arc::new(Fixed));
         let informers = Informers::new(client.clone(), rng.clone(), shutdown.clone());
         let context = Context { name: "test", client, informers, clock, rng, shutdown };
-        let slices = Slices::new(&mut Builder::new(&context), context, "test");
+        let slices = Slices::new(&mut Builder::new(&context), context, "test", meters::SLICE_CHANGES);
         slices.written.synced().await;
         let group = Group { address_type: "IPv4", ports: Vec::new(), endpoints: Vec::new() };
         let desired = || Desired { groups: vec![group.clone()], per_slice: 100, ..Desired::default() };

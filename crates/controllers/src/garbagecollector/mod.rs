@@ -9,6 +9,7 @@ mod graph;
 use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
 use crate::discovery::{self, Served};
+use crate::meters;
 use client::client::PARTIAL_METADATA;
 use client::{
     Api, ApiResource, DeleteOptions, Informer, Meta, Outcome, Patch, Propagation, Recorder, Regarding, Scope,
@@ -85,6 +86,7 @@ pub async fn run(context: Context) {
             }
         };
         if tokio::time::timeout(INITIAL_SYNC, synced).await.is_err() {
+            meters::count(&meters::GC_SYNC_ERRORS, &[]);
             tracing::warn!("some resources cannot be listed; the garbage collector starts without them");
         }
     };
@@ -118,6 +120,7 @@ impl Collector {
         let found = match discovery::preferred(&self.context.client).await {
             Ok(found) => found,
             Err(e) => {
+                meters::count(&meters::GC_SYNC_ERRORS, &[]);
                 tracing::debug!("garbage collector: discovery: {e}");
                 return false;
             }

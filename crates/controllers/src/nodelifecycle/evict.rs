@@ -7,7 +7,8 @@ use placement::{Taint, Toleration};
 pub enum Stay {
     Forever,
     Until(Timestamp),
-    Not,
+    /// It has to leave, since this time.
+    Not(Timestamp),
 }
 
 /// Since when a pod is subject to the taints of its node.
@@ -24,16 +25,17 @@ pub struct Since {
 pub fn stay(taints: &[Taint], tolerations: &[Toleration], since: Since, now: Timestamp) -> Stay {
     let mut until: Option<Timestamp> = None;
     for taint in taints {
-        let Some(used) = tolerations.iter().find(|t| t.tolerates(taint)) else { return Stay::Not };
+        let tainted = taint.time_added.unwrap_or(since.seen);
+        let begun = since.bound.map_or(tainted, |b| b.max(tainted));
+        let Some(used) = tolerations.iter().find(|t| t.tolerates(taint)) else { return Stay::Not(begun) };
         if let Some(seconds) = used.toleration_seconds {
-            let tainted = taint.time_added.unwrap_or(since.seen);
-            let end = meta::time::plus(since.bound.map_or(tainted, |b| b.max(tainted)), seconds.max(0));
+            let end = meta::time::plus(begun, seconds.max(0));
             until = Some(until.map_or(end, |u| u.min(end)));
         }
     }
     match until {
         None => Stay::Forever,
-        Some(end) if end <= now => Stay::Not,
+        Some(end) if end <= now => Stay::Not(end),
         Some(end) => Stay::Until(end),
     }
 }
@@ -60,7 +62,7 @@ mod tests {
             stay(taints, tolerations, Since { bound: None, seen }, now)
         };
         assert_eq!(stay(&[], &[], now, now), Stay::Forever);
-        assert_eq!(stay(&[taint("a")], &[], now, now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[], now, now), Stay::Not(now));
         assert_eq!(stay(&[taint("a")], &[t("a", None)], now, now), Stay::Forever);
         assert_eq!(
             stay(&[taint("a")], &[t("a", Some(300)), t("", Some(10))], now, now),
@@ -68,15 +70,15 @@ mod tests {
             "the first that matches"
         );
         assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300)), t("", Some(10))], now, now), at(10));
-        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300))], now, now), Stay::Not);
+        assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300))], now, now), Stay::Not(now));
         assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300)), t("b", None)], now, now), at(300));
-        assert_eq!(stay(&[taint("a")], &[t("a", Some(0))], now, now), Stay::Not);
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(0))], now, now), Stay::Not(now));
         // A taint without a time counts from when it was first seen.
         let silent = Taint { time_added: None, ..taint("a") };
         let before = now - SignedDuration::from_secs(60);
         assert_eq!(stay(std::slice::from_ref(&silent), &[t("a", Some(90))], before, now), at(30));
-        assert_eq!(stay(&[silent], &[t("a", Some(60))], before, now), Stay::Not);
-        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MIN))], now, now), Stay::Not);
+        assert_eq!(stay(&[silent], &[t("a", Some(60))], before, now), Stay::Not(now));
+        assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MIN))], now, now), Stay::Not(now));
         assert_eq!(stay(&[taint("a")], &[t("a", Some(i64::MAX))], now, now), Stay::Until(Timestamp::MAX));
     }
 
@@ -92,7 +94,7 @@ mod tests {
         let cases = [
             (Some(ago(3600)), Some(ago(10)), ago(0), until(50)),
             (Some(ago(10)), Some(ago(3600)), ago(0), until(50)),
-            (Some(ago(3600)), None, ago(0), Stay::Not),
+            (Some(ago(3600)), None, ago(0), Stay::Not(ago(3540))),
             (None, Some(ago(3600)), ago(20), until(40)),
         ];
         for (i, (added, bound, seen, expect)) in cases.into_iter().enumerate() {

@@ -104,6 +104,11 @@ fn desired_taints(conditions: &[Value], unschedulable: bool) -> Vec<(&'static st
     taints
 }
 
+/// Whether pods have to leave a node with these taints of the controller.
+pub fn evicts(taints: &[Value]) -> bool {
+    taints.iter().any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE))
+}
+
 /// Whether this controller manages the taint.
 fn ours(taint: &Value) -> bool {
     let key = taint["key"].as_str().unwrap_or_default();
@@ -126,8 +131,7 @@ pub fn taints(
 ) -> Option<Vec<Value>> {
     let mut desired_taints = desired_taints(conditions, unschedulable);
     if desired_taints.iter().any(|(_, effect)| *effect == "NoExecute") {
-        let evicting =
-            now.iter().any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE));
+        let evicting = evicts(now);
         let stays = match leave() {
             Leave::Now => true,
             Leave::Later => evicting,

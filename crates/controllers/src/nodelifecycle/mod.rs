@@ -10,6 +10,8 @@ mod zones;
 
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
+use crate::pod_control::disruption_target;
 use crate::views::{Pod, PodEntry, pods};
 use client::{
     ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue,
@@ -163,6 +165,7 @@ impl Reconcile for Controller {
             self.unmarked.lock().remove(&key);
             return Ok(Outcome::Done);
         };
+        let begun = Instant::now();
         let mut conditions = entry.view.status.conditions.clone();
         let now = self.context.now();
         let api = self.context.client.dynamic(&nodes());
@@ -198,6 +201,9 @@ impl Reconcile for Controller {
                 Err(e) if e.is_not_found() => return Ok(Outcome::Done),
                 other => other?,
             };
+            if health::evicts(&next) && !health::evicts(&spec.taints) {
+                meters::count(&meters::NODE_EVICTIONS, &[&zones::label(&zones::zone(&entry.meta))]);
+            }
         }
         if self.unmarked.lock().contains(&key) {
             let pods: Vec<Arc<PodEntry>> = self.pods.cache().by_index("node", &key.name).cloned().collect();
@@ -206,6 +212,7 @@ impl Reconcile for Controller {
             }
             self.unmarked.lock().remove(&key);
         }
+        meters::took(&meters::NODE_HEALTH_SECONDS, &[], begun.elapsed());
         Ok(Outcome::Done)
     }
 }
@@ -401,17 +408,19 @@ impl Controller {
                 let wait = at.duration_since(now);
                 Ok(Outcome::After(wait.try_into().unwrap_or(EVERY)))
             }
-            Stay::Not => {
+            Stay::Not(since) => {
                 let about = Regarding::from_meta("v1", "Pod", &pod.meta);
                 self.evictions.normal(about, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
                 let api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
-                let patch = json!({"metadata": {"uid": &*pod.meta.uid}, "status": {"conditions": [{
-                    "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
-                    "message": "Taint manager: deleting due to NoExecute taint",
-                    "lastTransitionTime": meta::time::format(now),
-                }]}});
+                let message = "Taint manager: deleting due to NoExecute taint";
+                let target = disruption_target(&pod, "DeletionByTaintManager", message, now);
+                let patch = json!({"metadata": {"uid": &*pod.meta.uid}, "status": {"conditions": [target]}});
                 optional(api.patch_status(&key.name, &WriteOptions::default(), &Patch::Strategic(patch)).await)?;
-                optional(api.delete(&key.name, &DeleteOptions::uid(&pod.meta.uid)).await)?;
+                if optional(api.delete(&key.name, &DeleteOptions::uid(&pod.meta.uid)).await)?.is_some() {
+                    meters::count(&meters::TAINT_DELETIONS, &[]);
+                    let late = now.duration_since(since).as_secs_f64().max(0.0);
+                    meters::observe(&meters::TAINT_SECONDS, &[], late);
+                }
                 Ok(Outcome::Done)
             }
         }

@@ -8,6 +8,7 @@ mod status;
 
 use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use crate::ownership::{Claims, Owners};
 use crate::pod_control::{BURST, PodControl, Supply, pod_from_template, slow_start};
 use crate::views::{Pod, PodEntry, Selector, is_active, pods};
@@ -265,7 +266,11 @@ impl Controller {
             .map(|p| (Weighed { pod: p, doubled: on_node.get(&p.view.spec.node_name).copied().unwrap_or(0) }, p))
             .collect();
         weighed.sort_by(|a, b| order(&a.0, &b.0, now));
-        weighed.into_iter().take(n).map(|(_, p)| p.clone()).collect()
+        let going: Vec<Arc<PodEntry>> = weighed.into_iter().take(n).map(|(_, p)| p.clone()).collect();
+        for ratio in rank::age_ratios(active, &going, now) {
+            meters::observe(&meters::DELETION_AGE_RATIO, &[], ratio);
+        }
+        going
     }
 
     async fn write_status(

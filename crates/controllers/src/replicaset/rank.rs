@@ -3,6 +3,7 @@
 use crate::views::PodEntry;
 use jiff::Timestamp;
 use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
 
 /// A pod and what it is compared by.
 #[derive(Clone)]
@@ -31,6 +32,15 @@ pub fn order(a: &Weighed<'_>, b: &Weighed<'_>, now: Timestamp) -> Ordering {
     let by = by.then_with(|| Reverse(pa.max_restarts()).cmp(&Reverse(pb.max_restarts())));
     let by = by.then_with(|| age_order(a.pod.meta.creation_timestamp, b.pod.meta.creation_timestamp, now));
     by.then_with(|| a.pod.meta.uid.cmp(&b.pod.meta.uid))
+}
+
+/// The ages of the ready pods among `going` in relation to the age of the youngest ready one of all.
+pub fn age_ratios(all: &[Arc<PodEntry>], going: &[Arc<PodEntry>], now: Timestamp) -> Vec<f64> {
+    let age = |p: &PodEntry| Some(now.duration_since(p.meta.creation_timestamp?).as_secs_f64().max(0.001));
+    let ready = |p: &&Arc<PodEntry>| p.view.is_ready();
+    let youngest = all.iter().filter(ready).filter_map(|p| age(p)).reduce(f64::min);
+    let Some(youngest) = youngest else { return Vec::new() };
+    going.iter().filter(ready).filter_map(|p| Some(age(p)? / youngest)).collect()
 }
 
 fn phase(p: &str) -> u8 {
