@@ -3,10 +3,10 @@
 use crate::context::Context;
 use crate::replicaset::Family;
 use crate::{
-    bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, disruption, endpointslice,
-    ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace, nodelifecycle,
-    per_namespace, podgc, replicaset, resourceclaim, resourcequota, serviceaccounttokens, servicecidrs, statefulset,
-    storageprotection, ttl, ttlafterfinished, validatingadmissionpolicystatus,
+    bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, devicetainteviction, disruption,
+    endpointslice, ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace,
+    nodelifecycle, per_namespace, podgc, replicaset, resourceclaim, resourcequota, serviceaccounttokens, servicecidrs,
+    statefulset, storageprotection, ttl, ttlafterfinished, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -74,6 +74,9 @@ const CONTROLLERS: &[Row] = &[
     Row("disruption-controller", "disruption", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
     Row("ephemeral-volume-controller", "ephemeral_volume", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
     Row("resource-claim-controller", "resource_claim", ServiceAccount, |c, _| Box::pin(resourceclaim::run(c))),
+    Row("device-taint-eviction-controller", "device-taint-eviction-controller", ServiceAccount, |c, _| {
+        Box::pin(devicetainteviction::run(c))
+    }),
     Row("ttl-controller", "ttlcontroller", ServiceAccount, |c, _| Box::pin(ttl::run(c))),
     Row("job-controller", "job", ServiceAccount, |c, _| Box::pin(job::run(c))),
     Row("cronjob-controller", "cronjob", ServiceAccount, |c, _| Box::pin(cronjob::run(c))),
