@@ -115,7 +115,7 @@ pub fn start(options: Options, shared: &crate::Options, component: &Component, c
 }
 
 /// Runs until shutdown. `services` are the ranges of service addresses, which no node gets.
-async fn run(context: Context, options: Options, services: Vec<Cidr>) {
+pub async fn run(context: Context, options: Options, services: Vec<Cidr>) {
     let Ok(mut sets) = options.sets() else { return };
     for service in services {
         for set in &mut sets {
