@@ -30,7 +30,7 @@ impl Cidr {
             IpAddr::V4(a) => (u128::from(u32::from(a)) << 96, 32),
             IpAddr::V6(a) => (u128::from(a), 128),
         };
-        (bits <= longest).then_some(Self { base: base & mask(bits), bits, is_v6: ip.is_ipv6() })
+        (bits <= longest).then(|| Self { base: base & mask(bits), bits, is_v6: ip.is_ipv6() })
     }
 
     pub fn is_v6(self) -> bool {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod accounts;
 mod addresses;
 mod autoscaling;
 mod batch;
