@@ -135,15 +135,16 @@ async fn a_replaced_set_begins_at_once() {
     let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "s", "namespace": "default"},
         "spec": {"replicas": 3, "selector": {"matchLabels": {"a": "b"}}, "template": {
             "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
-    for round in 0..5 {
-        p.create("replicasets", set.clone()).await;
-        // The first ones are deleted while their pods are being created.
-        if round < 4 {
-            tokio::time::sleep(Duration::from_millis(round * 3)).await;
-            let options = client::DeleteOptions::propagation(client::Propagation::Background);
-            p.api("replicasets").delete("s", &options).await.unwrap();
-        }
+    let mut large = set.clone();
+    large["spec"]["replicas"] = 300.into();
+    p.create("replicasets", large).await;
+    // It is deleted while its pods are being created.
+    while p.list("pods").await.is_empty() {
+        tokio::task::yield_now().await;
     }
+    let options = client::DeleteOptions::propagation(client::Propagation::Background);
+    p.api("replicasets").delete("s", &options).await.unwrap();
+    p.create("replicasets", set).await;
     let begun = tokio::time::Instant::now();
     p.status_counts("replicasets", "s", &[("replicas", 3), ("readyReplicas", 3)]).await;
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
