@@ -5,6 +5,7 @@
 //! level-based. No key is reconciled before all watched informers have synced; what an event contained is not kept, only its key.
 
 use crate::context::{Context, Error};
+use crate::start::queue_name;
 use client::informer::{Subscription, View};
 use client::{ApiResource, Change, Informer, Key, Outcome, RateLimit, Scope, WorkQueue};
 use std::fmt::Debug;
@@ -88,9 +89,9 @@ impl<K: Ord + Clone + Debug + Send + Sync + 'static> Builder<K> {
         });
     }
 
-    /// Reconciles keys with `workers` workers until shutdown, under the name of the controller.
+    /// Reconciles keys with `workers` workers until shutdown, under the name of the controller's queue.
     pub async fn run(self, workers: usize, controller: Arc<impl Reconcile<Key = K>>) {
-        let name = self.context.name;
+        let name = queue_name(self.context.name);
         self.run_as(name, workers, controller).await;
     }
 
@@ -107,7 +108,13 @@ impl<K: Ord + Clone + Debug + Send + Sync + 'static> Builder<K> {
         }
         client::queue::work(queue, self.queue, workers, shutdown, move |key| {
             let controller = controller.clone();
-            async move { controller.reconcile(key).await }
+            async move {
+                match controller.reconcile(key).await {
+                    // Nothing is created in a namespace that is being deleted.
+                    Err(Error::Api(e)) if e.is_namespace_terminating() => Ok(Outcome::Done),
+                    other => other,
+                }
+            }
         })
         .await;
     }

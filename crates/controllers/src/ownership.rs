@@ -94,6 +94,16 @@ impl<V: View> Owners<V> {
         }
     }
 
+    /// Enqueues an owner that changed. What was expected of an object that is gone, or replaced by one of the same name, is forgotten:
+    /// nothing that happens to its pods would be counted.
+    pub fn enqueue_owner(&self, change: &Change<V>, expected: &Expectations<Key>, queue: &WorkQueue<Key>) {
+        let uid = |o: &Option<Arc<Entry<V>>>| o.as_ref().map(|o| o.meta.uid.clone());
+        if change.old.is_some() && uid(&change.old) != uid(&change.new) {
+            expected.forget(&change.key());
+        }
+        queue.add(change.key());
+    }
+
     /// Enqueues what a change of an object concerns: its owner, its previous owner, and, for an orphan that is new or has other
     /// labels than before, all that select it.
     pub fn enqueue<P>(&self, change: &Change<P>, queue: &WorkQueue<Key>) {

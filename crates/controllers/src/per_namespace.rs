@@ -3,11 +3,13 @@
 
 use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use client::{ApiResource, Informer, Key, Outcome, Scope, WriteOptions};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use meta::Object;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// An object that each namespace has.
 #[derive(Clone)]
@@ -62,6 +64,25 @@ impl Reconcile for Controller {
         if ns.meta.is_deleting() {
             return Ok(Outcome::Done);
         }
+        let begun = Instant::now();
+        let result = self.ensure(&key).await;
+        if self.desired.kept {
+            let code = match &result {
+                Ok(()) => "200".to_owned(),
+                Err(client::Error::Api(status)) => status.code.to_string(),
+                Err(_) => "500".to_owned(),
+            };
+            meters::count(&meters::ROOT_CA_SYNCS, &[&code]);
+            meters::took(&meters::ROOT_CA_SECONDS, &[&code], begun.elapsed());
+        }
+        result?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Controller {
+    /// Creates the object of a namespace, or undoes changes to it.
+    async fn ensure(&self, key: &Key) -> Result<(), client::Error> {
         let api = self.context.client.dynamic(&self.desired.resource).namespace(&key.name);
         let known = self.objects.get(&Key::new(key.name.clone(), self.desired.name));
         let mut o = Object::from_value(self.desired.content.clone()).unwrap_or_default();
@@ -73,7 +94,7 @@ impl Reconcile for Controller {
                 Ok(_) => {}
                 // Another client was faster, or the namespace is being deleted.
                 Err(e) if e.is_already_exists() || e.is_not_found() || e.is_forbidden() => {}
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(e),
             },
             Some(entry) if self.desired.kept => {
                 let mut live: Object = entry.decode()?;
@@ -88,6 +109,6 @@ impl Reconcile for Controller {
             }
             Some(_) => {}
         }
-        Ok(Outcome::Done)
+        Ok(())
     }
 }

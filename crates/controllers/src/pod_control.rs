@@ -1,9 +1,10 @@
 //! Creating and deleting pods for a controller, with events (upstream `RealPodControl`).
 
 use crate::ownership::controller_reference;
-use crate::views::Pod;
+use crate::views::{Pod, PodEntry};
 use client::{Api, DeleteOptions, Error, Informer, Recorder, Regarding, Tokens, WriteOptions};
 use futures::future::join_all;
+use jiff::Timestamp;
 use meta::Object;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -95,11 +96,24 @@ impl Supply {
     }
 }
 
+/// Maximum length of the prefix of a generated name, with its dash.
+const MAX_PREFIX: usize = 253;
+
+/// The prefix of names that the server generates for objects of an owner.
+pub fn name_prefix(owner: &str) -> String {
+    let mut prefix = format!("{owner}-");
+    if prefix.len() > MAX_PREFIX {
+        prefix.pop();
+    }
+    prefix
+}
+
 /// The pod of a template for an owner. The server generates its name.
 pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
+    let prefix = name_prefix(owner.name());
     let mut metadata = json!({
         "namespace": owner.namespace(),
-        "generateName": format!("{}-", owner.name()),
+        "generateName": prefix,
         "ownerReferences": [controller_reference(owner)],
     });
     for k in ["labels", "annotations", "finalizers"] {
@@ -109,6 +123,18 @@ pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
     }
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]});
     Object::from_value(pod).unwrap_or_default()
+}
+
+/// The condition `DisruptionTarget` of a pod that is deleted for this reason. It shows the generation only for pods whose kubelet does.
+pub fn disruption_target(pod: &PodEntry, reason: &str, message: &str, now: Timestamp) -> Value {
+    let mut c = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+        "lastTransitionTime": meta::time::format(now),
+    });
+    if pod.view.status.observed_generation != 0 {
+        c["observedGeneration"] = pod.meta.generation.into();
+    }
+    c
 }
 
 /// Creates and deletes pods on behalf of one owner.
@@ -202,6 +228,19 @@ mod tests {
         promised.give_back("a", 300);
         promised.give_back("b", BURST);
         assert!(promised.0.lock().is_empty());
+    }
+
+    #[test]
+    fn prefixes_of_pods_are_valid_names() {
+        for (owner, expect) in [("web", "web-"), (&*"x".repeat(252), &*format!("{}-", "x".repeat(252)))] {
+            let mut o = Object::default();
+            o.set_name(owner);
+            assert_eq!(pod_from_template(&json!({}), &o).str_at(&["metadata", "generateName"]), Some(expect));
+        }
+        let mut o = Object::default();
+        o.set_name(&"x".repeat(253));
+        let pod = pod_from_template(&json!({}), &o);
+        assert_eq!(pod.str_at(&["metadata", "generateName"]), Some(o.name()));
     }
 
     #[tokio::test]

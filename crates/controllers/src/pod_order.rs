@@ -9,9 +9,9 @@ use std::cmp::{Ordering, Reverse};
 pub fn by_activity(a: &PodEntry, b: &PodEntry) -> Ordering {
     let key = |p: &PodEntry| {
         let phase = match &*p.view.status.phase {
-            "Pending" => 0,
+            "Unknown" => 1,
             "Running" => 2,
-            _ => 1,
+            _ => 0,
         };
         let ready = p.view.is_ready();
         let assigned = !p.view.spec.node_name.is_empty();

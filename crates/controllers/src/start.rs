@@ -1,13 +1,12 @@
 //! All controllers, each with its own identity.
 
 use crate::context::Context;
-use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
-    bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, disruption, endpointslice,
-    ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace, nodelifecycle,
-    per_namespace, podgc, replicaset, resourceclaim, resourcequota, serviceaccounttokens, servicecidrs, statefulset,
-    storageprotection, ttl, ttlafterfinished, validatingadmissionpolicystatus,
+    bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, devicetainteviction, disruption,
+    endpointslice, ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace,
+    nodelifecycle, per_namespace, podgc, replicaset, resourceclaim, resourcequota, serviceaccounttokens, servicecidrs,
+    statefulset, storageprotection, ttl, ttlafterfinished, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -49,75 +48,102 @@ enum Identity {
     ApiServer,
 }
 
-/// A controller: its name, its identity, and how it runs.
-struct Row(&'static str, Identity, fn(Context, &Options) -> Running);
+/// A controller: its name, the name of its work queue in metrics and logs (upstream's), its identity, and how it runs.
+struct Row(&'static str, &'static str, Identity, fn(Context, &Options) -> Running);
 
 use Identity::{ApiServer, ServiceAccount};
 
 /// Every controller. A new one is a module with `run`, and a row here.
 const CONTROLLERS: &[Row] = &[
-    Row("namespace-controller", ServiceAccount, |c, _| Box::pin(namespace::run(c))),
-    Row("service-account-controller", ServiceAccount, |c, _| {
+    Row("namespace-controller", "namespace", ServiceAccount, |c, _| Box::pin(namespace::run(c))),
+    Row("service-account-controller", "serviceaccount", ServiceAccount, |c, _| {
         Box::pin(per_namespace::run(per_namespace::default_service_account(), c))
     }),
-    Row("root-ca-cert-publisher", ServiceAccount, |c, o| {
+    Row("root-ca-cert-publisher", "root_ca_cert_publisher", ServiceAccount, |c, o| {
         Box::pin(per_namespace::run(per_namespace::root_ca(&o.root_ca), c))
     }),
-    Row("replicaset-controller", ServiceAccount, |c, _| Box::pin(replicaset::run(Family::ReplicaSet, c))),
-    Row("replication-controller", ServiceAccount, |c, _| Box::pin(replicaset::run(Family::ReplicationController, c))),
-    Row("deployment-controller", ServiceAccount, |c, _| Box::pin(deployment::run(c))),
-    Row("daemon-set-controller", ServiceAccount, |c, _| Box::pin(daemonset::run(c))),
-    Row("statefulset-controller", ServiceAccount, |c, _| Box::pin(statefulset::run(c))),
-    Row("horizontal-pod-autoscaler", ServiceAccount, |c, _| Box::pin(horizontalpodautoscaler::run(c))),
-    Row("disruption-controller", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
-    Row("ephemeral-volume-controller", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
-    Row("resource-claim-controller", ServiceAccount, |c, _| Box::pin(resourceclaim::run(c))),
-    Row("ttl-controller", ServiceAccount, |c, _| Box::pin(ttl::run(c))),
-    Row("job-controller", ServiceAccount, |c, _| Box::pin(job::run(c))),
-    Row("cronjob-controller", ServiceAccount, |c, _| Box::pin(cronjob::run(c))),
-    Row("ttl-after-finished-controller", ServiceAccount, |c, _| Box::pin(ttlafterfinished::run(c))),
-    Row("generic-garbage-collector", ServiceAccount, |c, _| Box::pin(garbagecollector::run(c))),
-    Row("endpointslice-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
-    Row("endpoint-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
-    Row("endpointslicemirroring-controller", ServiceAccount, |c, _| Box::pin(endpointslice::mirror::run(c))),
-    Row("node-controller", ServiceAccount, |c, _| Box::pin(nodelifecycle::run(c))),
-    Row("resourcequota-controller", ServiceAccount, |c, _| Box::pin(resourcequota::run(c))),
-    Row("serviceaccount-token-controller", ServiceAccount, |c, o| {
+    Row("replicaset-controller", "replicaset", ServiceAccount, |c, _| Box::pin(replicaset::run(Family::ReplicaSet, c))),
+    Row("replication-controller", "replicationmanager", ServiceAccount, |c, _| {
+        Box::pin(replicaset::run(Family::ReplicationController, c))
+    }),
+    Row("deployment-controller", "deployment", ServiceAccount, |c, _| Box::pin(deployment::run(c))),
+    Row("daemon-set-controller", "daemonset", ServiceAccount, |c, _| Box::pin(daemonset::run(c))),
+    Row("statefulset-controller", "statefulset", ServiceAccount, |c, _| Box::pin(statefulset::run(c))),
+    Row("horizontal-pod-autoscaler", "horizontalpodautoscaler", ServiceAccount, |c, _| {
+        Box::pin(horizontalpodautoscaler::run(c))
+    }),
+    Row("disruption-controller", "disruption", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
+    Row("ephemeral-volume-controller", "ephemeral_volume", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
+    Row("resource-claim-controller", "resource_claim", ServiceAccount, |c, _| Box::pin(resourceclaim::run(c))),
+    Row("device-taint-eviction-controller", "device-taint-eviction-controller", ServiceAccount, |c, _| {
+        Box::pin(devicetainteviction::run(c))
+    }),
+    Row("ttl-controller", "ttlcontroller", ServiceAccount, |c, _| Box::pin(ttl::run(c))),
+    Row("job-controller", "job", ServiceAccount, |c, _| Box::pin(job::run(c))),
+    Row("cronjob-controller", "cronjob", ServiceAccount, |c, _| Box::pin(cronjob::run(c))),
+    Row("ttl-after-finished-controller", "ttl_jobs_to_delete", ServiceAccount, |c, _| {
+        Box::pin(ttlafterfinished::run(c))
+    }),
+    Row("generic-garbage-collector", "garbage_collector_attempt_to_delete", ServiceAccount, |c, _| {
+        Box::pin(garbagecollector::run(c))
+    }),
+    Row("endpointslice-controller", "endpoint_slice", ServiceAccount, |c, _| Box::pin(endpointslice::run_slices(c))),
+    Row("endpoint-controller", "endpoint", ServiceAccount, |c, _| Box::pin(endpointslice::run_endpoints(c))),
+    Row("endpointslicemirroring-controller", "endpoint_slice_mirroring", ServiceAccount, |c, _| {
+        Box::pin(endpointslice::mirror::run(c))
+    }),
+    Row("node-controller", "node_lifecycle_controller", ServiceAccount, |c, _| Box::pin(nodelifecycle::run(c))),
+    Row("resourcequota-controller", "resourcequota_primary", ServiceAccount, |c, _| Box::pin(resourcequota::run(c))),
+    Row("serviceaccount-token-controller", "serviceaccount_tokens_secret", ServiceAccount, |c, o| {
         Box::pin(serviceaccounttokens::run(c, o.issue.clone(), o.root_ca.clone()))
     }),
-    Row("legacy-service-account-token-cleaner", ServiceAccount, |c, _| Box::pin(serviceaccounttokens::cleaner::run(c))),
-    Row("bootstrap-signer", ServiceAccount, |c, _| Box::pin(bootstrap::signer::run(c))),
-    Row("token-cleaner", ServiceAccount, |c, _| Box::pin(bootstrap::cleaner::run(c))),
-    Row("certificate-controller", ServiceAccount, |c, o| Box::pin(certificates::run(c, o.authority.clone()))),
-    Row("clusterrole-aggregation-controller", ServiceAccount, |c, _| Box::pin(clusterroleaggregation::run(c))),
-    Row("validatingadmissionpolicy-status-controller", ServiceAccount, |c, _| {
+    Row("legacy-service-account-token-cleaner", "legacy_service_account_token_cleaner", ServiceAccount, |c, _| {
+        Box::pin(serviceaccounttokens::cleaner::run(c))
+    }),
+    Row("bootstrap-signer", "bootstrap_signer_queue", ServiceAccount, |c, _| Box::pin(bootstrap::signer::run(c))),
+    Row("token-cleaner", "token_cleaner", ServiceAccount, |c, _| Box::pin(bootstrap::cleaner::run(c))),
+    Row("certificate-controller", "certificate", ServiceAccount, |c, o| {
+        Box::pin(certificates::run(c, o.authority.clone()))
+    }),
+    Row("clusterrole-aggregation-controller", "ClusterRoleAggregator", ServiceAccount, |c, _| {
+        Box::pin(clusterroleaggregation::run(c))
+    }),
+    Row("validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status", ServiceAccount, |c, _| {
         Box::pin(validatingadmissionpolicystatus::run(c))
     }),
-    Row("pvc-protection-controller", ServiceAccount, |c, _| {
+    Row("pvc-protection-controller", "pvcprotection", ServiceAccount, |c, _| {
         Box::pin(storageprotection::run(storageprotection::claims(), c))
     }),
-    Row("pv-protection-controller", ServiceAccount, |c, _| {
+    Row("pv-protection-controller", "pvprotection", ServiceAccount, |c, _| {
         Box::pin(storageprotection::run(storageprotection::volumes(), c))
     }),
-    Row("volumeattributesclass-protection-controller", ServiceAccount, |c, _| {
+    Row("volumeattributesclass-protection-controller", "vacprotection", ServiceAccount, |c, _| {
         Box::pin(storageprotection::run(storageprotection::classes(), c))
     }),
-    Row("service-cidrs-controller", ServiceAccount, |c, _| Box::pin(servicecidrs::run(c))),
-    Row("pod-garbage-collector", ServiceAccount, |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
-    Row("ipallocator-repair-controller", ApiServer, |c, _| Box::pin(ipallocator::run(c))),
-    Row("kubernetes-service-cidr-controller", ApiServer, |c, o| {
+    Row("service-cidrs-controller", "servicecidrs", ServiceAccount, |c, _| Box::pin(servicecidrs::run(c))),
+    Row("pod-garbage-collector", "orphaned_pods_nodes", ServiceAccount, |c, o| {
+        Box::pin(podgc::run(c, o.terminated_pods))
+    }),
+    Row("ipallocator-repair-controller", "ipaddresses", ApiServer, |c, _| Box::pin(ipallocator::run(c))),
+    Row("kubernetes-service-cidr-controller", "default_servicecidr", ApiServer, |c, o| {
         Box::pin(ipallocator::default_range::run(c, o.service_ranges.clone()))
     }),
 ];
 
+/// The name of a controller's work queue; the controller's own if it is not listed.
+pub(crate) fn queue_name(controller: &'static str) -> &'static str {
+    CONTROLLERS.iter().find(|Row(name, ..)| *name == controller).map_or(controller, |Row(_, queue, ..)| queue)
+}
+
 /// The service accounts (in `kube-system`) that controllers act as.
 pub fn service_accounts() -> impl Iterator<Item = &'static str> {
-    CONTROLLERS.iter().filter(|Row(_, identity, _)| *identity == ServiceAccount).map(|Row(name, ..)| *name)
+    CONTROLLERS.iter().filter(|Row(_, _, identity, _)| *identity == ServiceAccount).map(|Row(name, ..)| *name)
 }
 
 /// Starts all controllers as services of `component`. `client_for` returns a client that acts as the service account of that name.
 pub fn start(options: &Options, component: &Component, client_for: &dyn Fn(&str) -> Client) {
-    for Row(name, identity, run) in CONTROLLERS {
+    metrics::publish("controllers", crate::meters::text);
+    for Row(name, _, identity, run) in CONTROLLERS {
         let context = Context {
             name,
             client: match identity {

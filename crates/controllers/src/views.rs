@@ -42,6 +42,9 @@ pub struct PodSpec {
     pub hostname: Box<str>,
     pub subdomain: Box<str>,
     pub host_network: bool,
+    /// The pod has `activeDeadlineSeconds`.
+    #[serde(rename = "activeDeadlineSeconds", deserialize_with = "is_present")]
+    pub has_deadline: bool,
     pub tolerations: Pooled<Vec<Toleration>>,
     pub containers: Pooled<Vec<Container>>,
     pub init_containers: Pooled<Vec<Container>>,
@@ -54,6 +57,10 @@ pub struct PodSpec {
     /// The pod uses claims of devices.
     #[serde(rename = "resourceClaims", deserialize_with = "is_not_empty")]
     pub has_resource_claims: bool,
+}
+
+fn is_present<'de, D: Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(d)?.is_some())
 }
 
 fn is_not_empty<'de, D: Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
@@ -125,6 +132,7 @@ pub struct PodStatus {
     pub phase: Box<str>,
     pub reason: Box<str>,
     pub start_time: Option<Timestamp>,
+    pub observed_generation: i64,
     #[serde(rename = "podIP")]
     pub pod_ip: Box<str>,
     #[serde(rename = "podIPs", deserialize_with = "or_default")]

@@ -6,10 +6,12 @@
 #![warn(missing_docs)]
 
 mod health;
+mod publish;
 mod scrape;
 
 pub use health::HealthChecks;
 pub use prometheus::{Gauge as RealGauge, Histogram, IntCounter as Counter, IntGauge as Gauge};
+pub use publish::{publish, published};
 pub use scrape::Scrape;
 
 use prometheus::core::Collector;

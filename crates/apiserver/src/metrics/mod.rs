@@ -230,7 +230,7 @@ impl Metrics {
             let restarts = set.counter(&table::SERVICE_RESTARTS, &[s.component, s.name]);
             restarts.inc_by(s.restarts.saturating_sub(restarts.get()));
         }
-        set.text() + &client::metrics::text()
+        set.text() + &client::metrics::text() + &metrics::published()
     }
 }
 

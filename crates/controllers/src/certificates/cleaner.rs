@@ -48,7 +48,8 @@ fn is_over(o: &Object, now: Timestamp) -> bool {
         let answered = || older(c["lastUpdateTime"].as_str(), ANSWERED);
         match c["type"].as_str() {
             Some("Denied" | "Failed") => answered(),
-            Some("Approved") => !certificate.is_empty() && (answered() || ended()),
+            Some("Approved") if certificate.is_empty() => older(c["lastUpdateTime"].as_str(), UNANSWERED),
+            Some("Approved") => answered() || ended(),
             _ => false,
         }
     })
@@ -83,6 +84,7 @@ mod tests {
         check(late, "", conditions("Denied", late), true);
         check(late, "", conditions("Failed", late), true);
         check(late, "", conditions("Approved", late), false);
+        check(late, "", conditions("Approved", "2026-01-01T11:59:00Z"), true);
         check(late, "Yw==", conditions("Approved", late), true);
         check(late, "Yw==", conditions("Approved", early), false);
     }

@@ -11,13 +11,17 @@ use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use client::{ApiResource, Informer, Key, Outcome, WriteOptions};
+use client::{ApiResource, Informer, Key, Outcome, RateLimit, WriteOptions};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use meta::{Object, Value};
 use request::{KUBELET_CLIENT, Request};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Back-off of requests that cannot be approved or signed.
+const BACKOFF: RateLimit = RateLimit { base: Duration::from_millis(200), max: Duration::from_secs(1000) };
 
 struct Controller {
     context: Context,
@@ -29,7 +33,7 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
-    let mut builder = Builder::new(&context);
+    let mut builder = Builder::with_rate_limit(&context, BACKOFF);
     let resource = ApiResource::typed::<CertificateSigningRequest>();
     let requests = builder.watch::<()>(&resource);
     builder.enqueue(&requests);
@@ -108,14 +112,16 @@ impl Controller {
     /// Approves the request of a node agent if its user may request such certificates for all nodes, or for itself.
     async fn approve(&self, o: &Object, parsed: &Request) -> Result<(), Error> {
         let own = o.str_at(&["spec", "username"]) == Some(&parsed.common_name);
+        let mut tried = Vec::new();
         let ways = [
             ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
             ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
         ];
         for (subresource, message) in ways.into_iter().skip(usize::from(!own)) {
+            tried.push(subresource);
             let spec = o.get("spec").cloned().unwrap_or_default();
             let attributes = json!({"group": "certificates.k8s.io", "resource": "certificatesigningrequests",
-                "verb": "create", "subresource": subresource});
+                "verb": "create", "subresource": subresource, "version": "*"});
             let mut question = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
                 "spec": {"resourceAttributes": attributes, "user": spec["username"]}});
             for key in ["uid", "groups", "extra"] {
@@ -138,7 +144,10 @@ impl Controller {
                 return Ok(());
             }
         }
-        Ok(())
+        // Tried again with back-off: the right may be granted later.
+        let tried = tried.join(" ");
+        let why = format!("recognized csr {:?} as [{tried}] but subject access review was not approved", o.name());
+        Err(Error::Waiting(why))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::consistency::Writes;
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::job::{self, JobView};
+use crate::meters;
 use crate::ownership::{controller_reference, owner_of};
 use client::{
     Api, ApiResource, Change, DeleteOptions, Entry, Informer, Key, Outcome, Propagation, Recorder, Regarding,
@@ -248,6 +249,8 @@ impl Controller {
         let job = match s.jobs.create(&WriteOptions::default(), &job).await {
             Ok(job) => {
                 self.recorder.normal(s.about.clone(), "SuccessfulCreate", format!("Created job {}", job.name()));
+                let created = meta::time::parse(job.creation_timestamp()).unwrap_or(time);
+                meters::observe(&meters::CRONJOB_SKEW, &[], created.duration_since(time).as_secs_f64());
                 job
             }
             Err(e) if e.is_already_exists() => {

@@ -96,7 +96,7 @@ pub async fn run(context: Context) {
         recorder: context.recorder_as("daemonset-controller"),
         context,
     });
-    builder.enqueue(&c.sets);
+    builder.handle(&c, &c.sets, Controller::set_changed);
     builder.handle(&c, &c.pods, Controller::pod_changed);
     builder.handle(&c, &c.nodes, Controller::node_changed);
     builder.handle(&c, &c.revisions, Controller::revision_changed);
@@ -104,6 +104,10 @@ pub async fn run(context: Context) {
 }
 
 impl Controller {
+    fn set_changed(&self, change: &Change<SetView>, queue: &WorkQueue<Key>) {
+        self.owners.enqueue_owner(change, &self.expected, queue);
+    }
+
     fn pod_changed(&self, change: &Change<Pod>, queue: &WorkQueue<Key>) {
         self.owners.observe(change, &self.expected);
         self.owners.enqueue(change, queue);

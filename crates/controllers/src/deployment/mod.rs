@@ -3,6 +3,7 @@
 //! [`rolling`] decides sizes and [`status`] statuses; this module carries them out. Invariant: at most one step of a rollout per
 //! reconcile, each decided from the cache, so that a stale cache delays a rollout and never lets it exceed its limits.
 
+pub mod rollback;
 pub mod rolling;
 pub mod sets;
 pub mod status;
@@ -156,13 +157,20 @@ impl Work<'_> {
         let mut owned = Owned { new, old };
         let now = self.c.context.now();
         if self.d.is_deleting() {
+            self.sync_new(&mut owned, Make::No).await?;
             let s = status::calculate(&self.d, owned.new.as_ref(), &owned.old, now);
             self.write_status(s).await?;
             return Ok(Outcome::Done);
         }
         self.check_paused().await?;
         let paused = self.d.at(&["spec", "paused"]) == Some(&Value::Bool(true));
-        if paused || self.is_scaling(&owned) {
+        if paused {
+            return self.scale_only(&mut owned, paused).await;
+        }
+        if let Some(to) = rollback::requested(&self.d) {
+            return self.roll_back(owned, to).await;
+        }
+        if self.is_scaling(&owned) {
             return self.scale_only(&mut owned, paused).await;
         }
         if rolling::is_rolling(&self.d) { self.roll(owned).await } else { self.recreate(owned).await }
@@ -198,17 +206,17 @@ impl Work<'_> {
     }
 
     fn is_scaling(&self, owned: &Owned) -> bool {
-        owned.sets().filter(|s| replicas(s) > 0).any(|s| {
-            let desired = s.annotation(sets::DESIRED_REPLICAS).and_then(|v| v.parse::<i64>().ok());
-            desired.is_some_and(|n| n != replicas(&self.d))
-        })
+        owned
+            .sets()
+            .filter(|s| replicas(s) > 0)
+            .any(|s| sets::annotated_count(s, sets::DESIRED_REPLICAS).is_some_and(|n| n != replicas(&self.d)))
     }
 
     /// Scales without a rollout: a paused deployment, or one whose size changed.
     async fn scale_only(&mut self, owned: &mut Owned, paused: bool) -> Result<Outcome, Error> {
         self.sync_new(owned, Make::No).await?;
         self.scale(owned).await?;
-        if paused {
+        if paused && rollback::requested(&self.d).is_none() {
             self.clean_up(owned).await?;
         }
         let now = self.c.context.now();
@@ -256,6 +264,21 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the deployment to a former revision, and ends the request for it.
+    async fn roll_back(&mut self, mut owned: Owned, to: i64) -> Result<Outcome, Error> {
+        self.sync_new(&mut owned, Make::Yes).await?;
+        let all: Vec<&Object> = owned.sets().collect();
+        let (mut next, report) = rollback::decide(&self.d, &all, to);
+        next.remove(&["metadata", "annotations", sets::ROLLBACK_TO]);
+        self.api.update(self.d.name(), &WriteOptions::default(), &next).await?;
+        let about = Regarding::object(&self.d);
+        match report {
+            Ok(done) => self.c.recorder.normal(about, rollback::DONE, done),
+            Err((reason, why)) => self.c.recorder.warning(about, reason, why),
+        }
+        Ok(Outcome::Done)
     }
 
     async fn roll(&mut self, mut owned: Owned) -> Result<Outcome, Error> {
@@ -371,7 +394,8 @@ impl Work<'_> {
             let why = format!("it does not select its own replica sets: they have the label {}", sets::TEMPLATE_HASH);
             let mut s = status::status_of(&self.d);
             let text = format!("Failed to create new replica set \"{}\": the selector: {why}", set.name());
-            let c = Condition::new("Progressing", "False", "ReplicaSetCreateError", text);
+            self.c.recorder.warning(Regarding::object(&self.d), status::CREATE_ERROR, text.clone());
+            let c = Condition::new("Progressing", "False", status::CREATE_ERROR, text);
             status::set_condition(&mut s, &c, self.c.context.now());
             self.write_status(s).await?;
             return Err(Error::Invalid { what: "selector", why });
@@ -401,12 +425,13 @@ impl Work<'_> {
             }
             Err(e) if e.is_namespace_terminating() => Err(e.into()),
             Err(e) => {
+                let text = format!("Failed to create new replica set \"{}\": {e}", set.name());
+                self.c.recorder.warning(Regarding::object(&self.d), status::CREATE_ERROR, text.clone());
                 if status::progress_deadline(&self.d).is_some() {
                     let mut s = status::status_of(&self.d);
-                    let text = format!("Failed to create new replica set \"{}\": {e}", set.name());
-                    let c = Condition::new("Progressing", "False", "ReplicaSetCreateError", text);
+                    let c = Condition::new("Progressing", "False", status::CREATE_ERROR, text);
                     status::set_condition(&mut s, &c, self.c.context.now());
-                    self.write_status(s).await?;
+                    let _ = self.write_status(s).await;
                 }
                 Err(e.into())
             }

@@ -1,6 +1,6 @@
 //! Sizes of replica sets during rollouts (upstream `rolling.go` and `sync.go`). Pure: data to data.
 
-use super::sets::{MAX_REPLICAS, by_age, replicas, status};
+use super::sets::{MAX_REPLICAS, annotated_count, by_age, replicas, status};
 use crate::views::{MAX_COUNT, scaled};
 use meta::{Object, Value};
 
@@ -54,6 +54,9 @@ pub fn reconcile_new(d: &Object, new: &Object, old: &[Object]) -> Option<i64> {
 }
 
 /// The next sizes of old sets in a rollout, by index: unhealthy pods first, then as many as availability allows.
+///
+/// A set with more available pods than it should have is still being scaled down: its counts say nothing about what may go, so that
+/// nothing more is removed until they agree (upstream's `cleanupUnhealthyReplicas` fails then).
 pub fn reconcile_old(d: &Object, new: &Object, old: &[Object]) -> Vec<(usize, i64)> {
     let min_available = replicas(d) - max_unavailable(d);
     let new_unavailable = replicas(new) - status(new, "availableReplicas");
@@ -66,16 +69,23 @@ pub fn reconcile_old(d: &Object, new: &Object, old: &[Object]) -> Vec<(usize, i6
     let mut sizes: Vec<i64> = old.iter().map(replicas).collect();
 
     let mut unhealthy = 0;
-    for &i in &order {
+    let mut settled = true;
+    for &i in order.iter().filter(|i| replicas(&old[**i]) > 0) {
         let ill = sizes[i] - status(&old[i], "availableReplicas");
-        if sizes[i] > 0 && ill > 0 && unhealthy < max_down {
-            let n = ill.min(max_down - unhealthy);
-            sizes[i] -= n;
-            unhealthy += n;
+        if unhealthy >= max_down {
+            break;
         }
+        if ill < 0 {
+            settled = false;
+            break;
+        }
+        let n = ill.min(max_down - unhealthy);
+        sizes[i] -= n;
+        unhealthy += n;
     }
-    let available = old.iter().map(|s| status(s, "availableReplicas")).sum::<i64>() + status(new, "availableReplicas");
-    let mut spare = available - min_available;
+    let active = old.iter().filter(|s| replicas(s) > 0);
+    let available = active.map(|s| status(s, "availableReplicas")).sum::<i64>() + status(new, "availableReplicas");
+    let mut spare = if settled { available - min_available } else { 0 };
     for &i in &order {
         if spare <= 0 {
             break;
@@ -126,7 +136,7 @@ fn fraction(d: &Object, set: &Object) -> i64 {
     if replicas(d) == 0 {
         return -replicas(set);
     }
-    let before = match set.annotation(MAX_REPLICAS).and_then(|m| m.parse::<i64>().ok()) {
+    let before = match annotated_count(set, MAX_REPLICAS) {
         Some(m) if m > 0 => m,
         // No annotation yet: use the replicas in the status.
         _ => status(d, "replicas"),
@@ -226,5 +236,18 @@ mod tests {
         let new = set("new", 1, 0, 0);
         let old = [set("ill", 2, 0, 0), set("well", 2, 2, 0)];
         assert_eq!(reconcile_old(&d, &new, &old), [(0, 1)], "4 + 1 - 3 - 1 = 1 may go");
+    }
+
+    /// A set that is being scaled down counted pods as available that were about to go, and others were removed in their place.
+    #[test]
+    fn a_set_that_is_being_scaled_down_holds_the_others() {
+        let d = deployment(4, json!(1), json!(1));
+        let new = set("new", 1, 1, 0);
+        let shrinking = [set("a", 1, 3, 0), set("b", 2, 2, 0)];
+        assert_eq!(reconcile_old(&d, &new, &shrinking), [], "1 + 2 + 1 pods stay, and 3 must be available");
+        let gone = [set("a", 0, 3, 0), set("b", 3, 3, 0)];
+        assert_eq!(reconcile_old(&d, &new, &gone), [(1, 2)], "pods of an empty set are not available");
+        let settled = [set("a", 1, 1, 0), set("b", 2, 2, 0)];
+        assert_eq!(reconcile_old(&d, &new, &settled), [(0, 0)]);
     }
 }

@@ -11,9 +11,12 @@ pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
 pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
+/// The annotation with the revision to which a deployment is rolled back; 0 is the last one.
+pub const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 /// Maximum length of the list of former revisions of one set, in characters.
 const MAX_HISTORY: usize = 2000;
+/// Maximum length of the name of an object (`DNS1123SubdomainMaxLength`).
+const MAX_NAME: usize = 253;
 
 /// `spec.replicas` with its default.
 pub fn replicas(o: &Object) -> i64 {
@@ -39,6 +42,12 @@ pub fn by_age(a: &Object, b: &Object) -> Ordering {
 
 pub fn revision(o: &Object) -> i64 {
     o.annotation(REVISION).and_then(|r| r.parse().ok()).unwrap_or(0)
+}
+
+/// The count in an annotation; none if it is no 32-bit number or negative.
+pub fn annotated_count(o: &Object, annotation: &str) -> Option<i64> {
+    let count: i32 = o.annotation(annotation)?.parse().ok()?;
+    (count >= 0).then_some(count.into())
 }
 
 /// The template without the label that the deployment adds.
@@ -71,7 +80,8 @@ pub fn split(deployment: &Object, mut sets: Vec<Object>) -> (Option<Object>, Vec
     (new, sets)
 }
 
-fn copied(annotation: &str) -> bool {
+/// Whether an annotation of a deployment is copied to its new set.
+pub fn copied(annotation: &str) -> bool {
     ![LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&annotation)
 }
 
@@ -84,24 +94,46 @@ pub fn annotate_new(set: &mut Object, deployment: &Object, new_revision: i64, ex
         set.set_annotation(&k, &v);
     }
     let old = set.annotation(REVISION).map(str::to_owned);
+    if old.as_deref().is_some_and(|o| !o.is_empty() && o.parse::<i64>().is_err()) {
+        // Another client writes this annotation.
+        *set = before;
+        return false;
+    }
     if revision(set) < new_revision {
         set.set_annotation(REVISION, &new_revision.to_string());
-        if let Some(old) = old.filter(|o| !o.is_empty()) {
-            let mut history: Vec<String> = set
-                .annotation(REVISION_HISTORY)
-                .map(|h| h.split(',').filter(|r| !r.is_empty()).map(str::to_owned).collect())
-                .unwrap_or_default();
-            history.push(old);
-            while history.len() > 1 && history.iter().map(|r| r.len() + 1).sum::<usize>() > MAX_HISTORY {
-                history.remove(0);
-            }
-            set.set_annotation(REVISION_HISTORY, &history.join(","));
+        if let Some(old) = old {
+            add_to_history(set, &old);
         }
     }
     if !exists {
         annotate_replicas(set, replicas(deployment), replicas(deployment) + max_surge);
     }
     *set != before
+}
+
+/// Appends a former revision to those of a set, and drops the oldest if the list becomes too long.
+fn add_to_history(set: &mut Object, former: &str) {
+    let held = set.annotation(REVISION_HISTORY).unwrap_or_default().to_owned();
+    let mut history: Vec<&str> = held.split(',').collect();
+    if history.first().is_none_or(|oldest| oldest.is_empty()) {
+        return set.set_annotation(REVISION_HISTORY, former);
+    }
+    history.push(former);
+    let mut first = 0;
+    let mut length = held.len() + former.len() + 1;
+    while length > MAX_HISTORY && first + 1 < history.len() {
+        length -= history[first].len() + 1;
+        first += 1;
+    }
+    if length <= MAX_HISTORY {
+        set.set_annotation(REVISION_HISTORY, &history[first..].join(","));
+    }
+}
+
+/// The name of the set of a template. A long name of the deployment is cut.
+pub fn set_name(deployment: &str, hash: &str) -> String {
+    let end = deployment.len().min(MAX_NAME.saturating_sub(hash.len() + 1));
+    format!("{}-{hash}", deployment.get(..end).unwrap_or(deployment))
 }
 
 /// Writes the deployment's size for proportional scaling later. Returns whether it changed.
@@ -136,7 +168,7 @@ pub fn new_set(deployment: &Object, hash: &str) -> Object {
     let mut set = Object::default();
     set.set(&["apiVersion"], "apps/v1");
     set.set(&["kind"], "ReplicaSet");
-    set.set_name(&format!("{}-{hash}", deployment.name()));
+    set.set_name(&set_name(deployment.name(), hash));
     set.set_namespace(deployment.namespace());
     set.set(&["metadata", "labels"], tl);
     let owner = vec![crate::ownership::controller_reference(deployment)];
@@ -208,6 +240,35 @@ mod tests {
         assert_eq!((s.annotation(REVISION), s.annotation(REVISION_HISTORY)), (Some("5"), Some("2")));
         assert!(annotate_new(&mut s, &d, 7, true, 1));
         assert_eq!(s.annotation(REVISION_HISTORY), Some("2,5"));
+        let full = vec!["1234"; 400].join(",");
+        let cases =
+            [("", "7".to_owned()), (&full[5..], format!("{},7", &full[5..])), (&full, format!("{},7", &full[5..]))];
+        for (held, expect) in cases {
+            s.set_annotation(REVISION_HISTORY, held);
+            add_to_history(&mut s, "7");
+            assert_eq!(s.annotation(REVISION_HISTORY), Some(&*expect));
+        }
+        s.set_annotation(REVISION, "first");
+        s.set_annotation("kubernetes.io/change-cause", "other");
+        let before = s.clone();
+        assert!(!annotate_new(&mut s, &d, 9, true, 1), "a revision that is no number is left alone");
+        assert_eq!(s, before);
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        assert_eq!(set_name("web", "abc"), "web-abc");
+        assert_eq!(set_name(&"x".repeat(253), "abc"), format!("{}-abc", "x".repeat(249)));
+    }
+
+    #[test]
+    fn counts_in_annotations() {
+        let cases = [("3", Some(3)), ("0", Some(0)), ("-1", None), ("2147483648", None), ("x", None), ("", None)];
+        for (text, expect) in cases {
+            let mut s = Object::default();
+            s.set_annotation(DESIRED_REPLICAS, text);
+            assert_eq!(annotated_count(&s, DESIRED_REPLICAS), expect, "{text}");
+        }
     }
 
     /// Clauses: C05.revisionHistoryLimit

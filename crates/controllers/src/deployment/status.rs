@@ -1,13 +1,14 @@
 //! The status of a deployment (upstream `progress.go`): counts and progress.
 
-use super::rolling::max_unavailable;
+use super::rolling::{max_unavailable, total};
 use super::sets::{replicas, status as count};
 use crate::views::condition;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use meta::{Map, Object, Value};
 use serde_json::json;
 
 pub const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
+pub const CREATE_ERROR: &str = "ReplicaSetCreateError";
 pub const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 pub const PAUSED: &str = "DeploymentPaused";
 pub const RESUMED: &str = "DeploymentResumed";
@@ -37,20 +38,23 @@ pub fn find<'a>(status: &'a Map<String, Value>, kind: &str) -> Option<&'a Value>
 
 /// Sets a condition, unless it has the same status and reason. The transition time is kept if the status is the same.
 pub fn set_condition(status: &mut Map<String, Value>, c: &Condition, now: Timestamp) {
+    set_condition_at(status, c, &Value::from(meta::time::format(now)));
+}
+
+fn set_condition_at(status: &mut Map<String, Value>, c: &Condition, at: &Value) {
     let old = find(status, c.kind).cloned();
     if old.as_ref().is_some_and(|o| o["status"] == c.status && o["reason"] == c.reason) {
         return;
     }
-    let now = Value::from(meta::time::format(now));
     let transition = match &old {
         Some(o) if o["status"] == c.status => o["lastTransitionTime"].clone(),
-        _ => now.clone(),
+        _ => at.clone(),
     };
     let mut all = conditions(status);
     all.retain(|o| o["type"] != c.kind);
     all.push(json!({
         "type": c.kind, "status": c.status, "reason": c.reason, "message": c.message,
-        "lastUpdateTime": now, "lastTransitionTime": transition,
+        "lastUpdateTime": at, "lastTransitionTime": transition,
     }));
     status.insert("conditions".into(), all.into());
 }
@@ -77,14 +81,15 @@ pub fn progress_deadline(d: &Object) -> Option<i64> {
 /// Computes counts and availability from all sets.
 pub fn calculate(d: &Object, new: Option<&Object>, old: &[Object], now: Timestamp) -> Map<String, Value> {
     let sum = |field: &str| old.iter().chain(new).map(|s| count(s, field)).sum::<i64>();
-    let (total, available) = (sum("replicas"), sum("availableReplicas"));
+    let available = sum("availableReplicas");
+    let desired = total(old.iter().chain(new));
     let mut s = status_of(d);
     let counts = [
-        ("replicas", total),
+        ("replicas", sum("replicas")),
         ("updatedReplicas", new.map_or(0, |n| count(n, "replicas"))),
         ("readyReplicas", sum("readyReplicas")),
         ("availableReplicas", available),
-        ("unavailableReplicas", (total - available).max(0)),
+        ("unavailableReplicas", (desired - available).max(0)),
     ];
     for (k, n) in counts {
         if n == 0 {
@@ -94,8 +99,10 @@ pub fn calculate(d: &Object, new: Option<&Object>, old: &[Object], now: Timestam
         }
     }
     s.insert("observedGeneration".into(), d.generation().into());
-    let known = old.iter().chain(new).all(|s| s.int_at(&["status", "terminatingReplicas"]).is_some());
-    if known && (new.is_some() || !old.is_empty()) {
+    // A set that its controller has not seen yet has no terminating pods.
+    let known =
+        |s: &Object| s.int_at(&["status", "terminatingReplicas"]).is_some() || count(s, "observedGeneration") == 0;
+    if old.iter().chain(new).all(known) {
         s.insert("terminatingReplicas".into(), sum("terminatingReplicas").into());
     } else {
         s.remove("terminatingReplicas");
@@ -146,7 +153,7 @@ fn is_timed_out(d: &Object, s: &Map<String, Value>, now: Timestamp) -> bool {
     match c["reason"].as_str() {
         Some(NEW_SET_AVAILABLE) => false,
         Some(TIMED_OUT) => true,
-        _ => time(c, "lastUpdateTime").is_some_and(|t| now.duration_since(t).as_secs() > deadline),
+        _ => time(c, "lastUpdateTime").is_some_and(|t| now.duration_since(t) > SignedDuration::from_secs(deadline)),
     }
 }
 
@@ -189,7 +196,8 @@ pub fn rollout(d: &Object, new: Option<&Object>, old: &[Object], now: Timestamp)
         Some(f) => {
             let text = |k: &str| f[k].as_str().unwrap_or_default().to_owned();
             let status = if f["status"] == "True" { "True" } else { "False" };
-            set_condition(&mut s, &Condition::new("ReplicaFailure", status, &text("reason"), text("message")), now);
+            let c = Condition::new("ReplicaFailure", status, &text("reason"), text("message"));
+            set_condition_at(&mut s, &c, &f["lastTransitionTime"]);
         }
         None => remove_condition(&mut s, "ReplicaFailure"),
     }
@@ -268,13 +276,44 @@ mod tests {
         let mut n = set(2, 0);
         n.set(
             &["status", "conditions"],
-            json!([{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota"}]),
+            json!([{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota",
+                "lastTransitionTime": "2020-01-01T00:00:00Z"}]),
         );
         let s = rollout(&d, Some(&n), &[], at(0));
+        let failure = find(&s, "ReplicaFailure").unwrap();
+        assert_eq!(
+            (&failure["lastUpdateTime"], &failure["lastTransitionTime"]),
+            (&json!("2020-01-01T00:00:00Z"), &json!("2020-01-01T00:00:00Z")),
+            "the time of the replica set's condition"
+        );
         assert_eq!(reason(&s, "ReplicaFailure"), "True FailedCreate");
         assert_eq!(reason(&s, "Progressing"), "", "no deadline, no condition");
         let mut d = d;
         d.set(&["status"], s);
         assert_eq!(reason(&rollout(&d, Some(&set(2, 2)), &[], at(1)), "ReplicaFailure"), "");
+    }
+
+    /// Unavailable pods are counted from the desired sizes of the sets, also before their pods exist.
+    #[test]
+    fn counts_of_sets_that_change() {
+        let d = Object::from_value(json!({"spec": {"replicas": 3}, "status": {"terminatingReplicas": 9}})).unwrap();
+        let set = |status: Value| {
+            Object::from_value(json!({"metadata": {"name": "s"}, "spec": {"replicas": 3}, "status": status})).unwrap()
+        };
+        let seen = json!({"observedGeneration": 1, "replicas": 1, "availableReplicas": 1});
+        let mut with_terminating = seen.clone();
+        with_terminating["terminatingReplicas"] = 2.into();
+        let cases = [
+            (None, vec![], None, Some(0)),
+            (Some(set(json!({"replicas": 0}))), vec![], Some(3), Some(0)),
+            (Some(set(seen.clone())), vec![], Some(2), None),
+            (Some(set(json!({"replicas": 0}))), vec![set(with_terminating.clone())], Some(5), Some(2)),
+            (Some(set(seen)), vec![set(with_terminating)], Some(4), None),
+        ];
+        for (i, (new, old, unavailable, terminating)) in cases.into_iter().enumerate() {
+            let s = calculate(&d, new.as_ref(), &old, at(0));
+            let get = |k: &str| s.get(k).and_then(Value::as_i64);
+            assert_eq!((get("unavailableReplicas"), get("terminatingReplicas")), (unavailable, terminating), "{i}");
+        }
     }
 }

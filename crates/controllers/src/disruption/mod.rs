@@ -266,7 +266,11 @@ impl Reconcile for Controller {
             Err(e) => {
                 let status = budget::failed(&budget, &e.to_string(), self.context.now());
                 self.write(&budget, status).await?;
-                Err(e)
+                match e {
+                    Error::Api(_) => Err(e),
+                    // The next change of the budget or of a pod may help, time does not: a DaemonSet has no scale.
+                    _ => Ok(Outcome::Done),
+                }
             }
         }
     }

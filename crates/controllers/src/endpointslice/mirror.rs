@@ -2,19 +2,20 @@
 
 use super::reconcile::{Desired, Group};
 use super::slices::Slices;
-use super::{MANAGED_BY, SERVICE, Selectable};
+use super::{LEADER, MANAGED_BY, SERVICE, Selectable};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use client::{ApiResource, Informer, Key, Outcome, Recorder, Regarding};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use meta::{Object, Value};
 use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 const COMPONENT: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Annotations that concern the Endpoints object only.
 const NOT_COPIED: [&str; 2] =
     ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
@@ -42,7 +43,7 @@ pub async fn run(context: Context) {
         services: builder.watch(&ApiResource::typed::<Service>()),
         endpoints: builder.watch(&endpoints()),
         recorder: context.recorder_as("endpoint-slice-mirroring-controller"),
-        slices: Slices::new(&mut builder, context, COMPONENT),
+        slices: Slices::new(&mut builder, context, COMPONENT, meters::MIRROR_CHANGES),
     });
     builder.enqueue(&c.services);
     builder.enqueue(&c.endpoints);
@@ -60,6 +61,7 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        let begun = Instant::now();
         let mut desired = Desired::default();
         if let (Some(service), Some(e)) = (self.services.get(&key), self.endpoints.get(&key))
             && service.view.spec.selector.is_none()
@@ -67,11 +69,13 @@ impl Reconcile for Controller {
             let endpoints = object(&endpoints(), &e)?;
             if is_mirrored(&endpoints) && !endpoints.is_deleting() {
                 let m = mirrored(&endpoints);
+                meters::observe(&meters::MIRROR_SKIPPED, &[], (m.invalid + m.skipped) as f64);
                 self.report(&endpoints, &m);
                 desired = m.desired;
             }
         }
-        self.slices.write(&key, desired).await?;
+        self.slices.write(&key, desired, || None, |_| {}).await?;
+        meters::took(&meters::MIRROR_SECONDS, &[], begun.elapsed());
         Ok(Outcome::Done)
     }
 }
@@ -155,6 +159,7 @@ fn mirrored(e: &Object) -> Mirrored {
     let metadata = [("labels", labels.into()), ("annotations", annotations), ("ownerReferences", owner)];
     let group = |(address_type, ports, endpoints)| Group { address_type, ports, endpoints };
     out.desired = Desired {
+        owner: None,
         metadata: metadata.into_iter().map(|(k, v)| (k.to_owned(), v)).collect(),
         groups: groups.into_iter().map(group).collect(),
         per_slice: PER_SUBSET,

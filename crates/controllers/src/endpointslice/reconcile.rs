@@ -21,10 +21,21 @@ pub(super) struct Group {
 pub(super) struct Desired {
     /// Fields of `metadata` of every slice; `null` removes a field.
     pub metadata: Map<String, Value>,
+    /// The UID of the object whose slices they are; slices of others are deleted. None: the UID does not matter.
+    pub owner: Option<String>,
     /// A group without endpoints has one empty slice.
     pub groups: Vec<Group>,
     /// The maximum number of endpoints of one slice.
     pub per_slice: usize,
+}
+
+impl Desired {
+    /// The number of endpoints, and of slices if all were full.
+    pub fn sizes(&self) -> (usize, usize) {
+        let per_slice = self.per_slice.max(1);
+        let endpoints = self.groups.iter().map(|g| g.endpoints.len());
+        (endpoints.clone().sum(), endpoints.map(|n| n.div_ceil(per_slice).max(1)).sum())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +44,37 @@ pub(super) struct Plan {
     pub create: Vec<Object>,
     pub update: Vec<Object>,
     pub delete: Vec<Object>,
+    pub unchanged: Vec<Object>,
+    /// The number of endpoints that are new.
+    pub added: usize,
+    /// The number of endpoints that leave slices.
+    pub removed: usize,
+}
+
+impl Plan {
+    /// Whether slices of an address type stay or come.
+    pub fn has_slices_of(&self, address_type: &str) -> bool {
+        let mut all = self.create.iter().chain(&self.update).chain(&self.unchanged);
+        all.any(|o| is_of(o, address_type))
+    }
+
+    /// Takes the slices of an address type that stay or come.
+    pub fn take_slices_of(&mut self, address_type: &str) -> Self {
+        let take = |from: &mut Vec<Object>| from.extract_if(.., |o| is_of(o, address_type)).collect();
+        let (create, update) = (take(&mut self.create), take(&mut self.update));
+        Self { create, update, unchanged: take(&mut self.unchanged), ..Self::default() }
+    }
+
+    pub fn append(&mut self, other: Self) {
+        self.create.extend(other.create);
+        self.update.extend(other.update);
+        self.delete.extend(other.delete);
+        self.unchanged.extend(other.unchanged);
+    }
+}
+
+fn is_of(slice: &Object, address_type: &str) -> bool {
+    slice.str_at(&["addressType"]) == Some(address_type)
 }
 
 /// A slice while endpoints are distributed.
@@ -56,7 +98,7 @@ fn key(address_type: &str, ports: &[Value]) -> String {
 /// What identifies an endpoint: its addresses and target.
 fn identity(endpoint: &Value) -> String {
     let target = &endpoint["targetRef"];
-    json!([endpoint["addresses"], target["namespace"], target["name"]]).to_string()
+    json!([endpoint["addresses"], endpoint["hostname"], target["namespace"], target["name"]]).to_string()
 }
 
 fn list(o: &Object, field: &str) -> Vec<Value> {
@@ -68,15 +110,25 @@ pub(super) fn plan(existing: Vec<Object>, desired: Desired) -> Plan {
     let mut plan = Plan::default();
     let mut by_key: HashMap<String, Vec<Object>> = HashMap::new();
     let mut order = Vec::new();
+    let owned = |o: &Object| desired.owner.as_ref().is_none_or(|uid| o.owner_references().any(|r| r.uid == uid));
+    let mut foreign = Vec::new();
     // Slices that are being deleted are ignored.
     for o in existing.into_iter().filter(|o| !o.is_deleting()) {
+        if !owned(&o) {
+            // Of an earlier service of this name.
+            foreign.push(o);
+            continue;
+        }
         let key = key(o.str_at(&["addressType"]).unwrap_or_default(), &list(&o, "ports"));
         order.push(key.clone());
         by_key.entry(key).or_default().push(o);
     }
     for group in desired.groups {
         let slices = by_key.remove(&key(group.address_type, &group.ports)).unwrap_or_default();
-        for draft in drafts(slices, &group, desired.per_slice) {
+        let (drafts, added, removed) = drafts(slices, &group, desired.per_slice);
+        plan.added += added;
+        plan.removed += removed;
+        for draft in drafts {
             let keep = !draft.endpoints.is_empty() || group.endpoints.is_empty();
             match draft.existing {
                 Some(o) if !keep => plan.delete.push(o),
@@ -106,6 +158,7 @@ pub(super) fn plan(existing: Vec<Object>, desired: Desired) -> Plan {
             None => plan.create.push(o),
         }
     }
+    plan.delete.append(&mut foreign);
     plan
 }
 
@@ -118,9 +171,16 @@ fn update(
 ) {
     let mut o = old.clone();
     set(&mut o, ports, endpoints, metadata);
-    if o != old {
-        plan.update.push(o);
-    }
+    if o == old { plan.unchanged.push(o) } else { plan.update.push(o) }
+}
+
+/// Whether two endpoints are equal but for their hints.
+fn is_same(a: &Value, b: &Value) -> bool {
+    let fields = |v: &Value| v.as_object().cloned().unwrap_or_default();
+    let (mut a, mut b) = (fields(a), fields(b));
+    a.remove("hints");
+    b.remove("hints");
+    a == b
 }
 
 fn set(o: &mut Object, ports: Option<&Vec<Value>>, endpoints: Vec<Value>, metadata: &Map<String, Value>) {
@@ -139,8 +199,9 @@ fn set(o: &mut Object, ports: Option<&Vec<Value>>, endpoints: Vec<Value>, metada
     }
 }
 
-/// Distributes the endpoints of a group to the slices with its ports, and to new ones.
-fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
+/// Distributes the endpoints of a group to the slices with its ports, and to new ones. Returns how many are new, and how many are gone.
+fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> (Vec<Draft>, usize, usize) {
+    let mut removed = 0;
     let mut missing: HashMap<String, usize> = HashMap::new();
     for (i, e) in group.endpoints.iter().enumerate() {
         // Only the first of equal endpoints counts.
@@ -151,11 +212,16 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
         let (mut endpoints, mut changed) = (Vec::new(), false);
         for e in list(&o, "endpoints") {
             match missing.remove(&identity(&e)).and_then(|i| group.endpoints.get(i)) {
+                // It keeps its hints.
+                Some(new) if endpoints.len() < most && is_same(new, &e) => endpoints.push(e),
                 Some(new) if endpoints.len() < most => {
-                    changed |= *new != e;
+                    changed = true;
                     endpoints.push(new.clone());
                 }
-                _ => changed = true,
+                _ => {
+                    changed = true;
+                    removed += 1;
+                }
             }
         }
         drafts.push(Draft { existing: Some(o), endpoints, changed });
@@ -163,6 +229,7 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
     let mut left: Vec<usize> = missing.into_values().collect();
     left.sort_unstable();
     let mut left: Vec<Value> = left.into_iter().filter_map(|i| group.endpoints.get(i).cloned()).collect();
+    let added = left.len();
     // The fullest first, so that others become empty and are deleted if possible.
     let mut changing: Vec<usize> =
         (0..drafts.len()).filter(|i| drafts[*i].changed && !drafts[*i].endpoints.is_empty()).collect();
@@ -189,7 +256,7 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
             drafts.push(Draft { existing: None, endpoints: Vec::new(), changed: true });
         }
     }
-    drafts
+    (drafts, added, removed)
 }
 
 fn fill(draft: &mut Draft, left: &mut Vec<Value>, most: usize) {
@@ -220,7 +287,7 @@ mod tests {
 
     fn desired(groups: Vec<Group>) -> Desired {
         let metadata = json!({"labels": {"a": "b"}}).as_object().unwrap().clone();
-        Desired { metadata, groups, per_slice: 3 }
+        Desired { metadata, owner: None, groups, per_slice: 3 }
     }
 
     /// Names and endpoint counts of the slices to update; counts of those to create; names of those to delete.
@@ -274,5 +341,23 @@ mod tests {
         assert_eq!(outline(&p), (vec![("a", 0)], vec![], vec![]));
         assert_eq!(outline(&plan(p.update, desired(vec![none.clone()]))), (vec![], vec![], vec![]));
         assert_eq!(outline(&plan(Vec::new(), desired(vec![none]))), (vec![], vec![0], vec![]));
+    }
+
+    /// The slices of a deleted service were given to the next one of its name, while the garbage collector deleted them.
+    #[test]
+    fn slices_of_an_earlier_service_are_deleted() {
+        let mut a = slice("a", &group(80, endpoints(0..2)));
+        a.set(&["metadata", "ownerReferences"], json!([{"kind": "Service", "name": "s", "uid": "old"}]));
+        let owned_by = |uid: &str| Desired { owner: Some(uid.into()), ..desired(vec![group(80, endpoints(0..2))]) };
+        assert_eq!(outline(&plan(vec![a.clone()], owned_by("new"))), (vec![], vec![2], vec!["a"]));
+        assert_eq!(plan(vec![a.clone()], owned_by("old")).unchanged.len(), 1);
+        // Hints are not what endpoints are compared by.
+        a.set(
+            &["endpoints"],
+            json!([{"addresses": ["10.0.0.0"], "conditions": {"ready": true}, "hints": {"forZones": []},
+            "targetRef": {"kind": "Pod", "namespace": "x", "name": "p0", "uid": "u"}}, endpoint(1, true)]),
+        );
+        let p = plan(vec![a.clone()], owned_by("old"));
+        assert_eq!((p.update.len(), &p.unchanged), (0, &vec![a]));
     }
 }

@@ -2,10 +2,14 @@
 
 use super::reconcile::{Desired, Plan, plan};
 use super::tracker::Tracker;
+use super::trigger::annotate;
 use super::{MANAGED_BY, SERVICE};
 use crate::context::{Context, Error, object};
 use crate::controller::Builder;
-use client::{ApiResource, DeleteOptions, Informer, Key, Meta, WriteOptions};
+use crate::meters;
+use ::metrics::Row;
+use client::{ApiResource, Change, DeleteOptions, Informer, Key, Meta, WriteOptions};
+use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use meta::Object;
 use std::sync::Arc;
@@ -18,7 +22,32 @@ pub(super) struct Slices {
     context: Context,
     pub(super) written: Informer<()>,
     managed_by: &'static str,
+    /// Counts changes.
+    changes: Row,
     tracker: Arc<Tracker>,
+}
+
+/// Why slices could not be written.
+#[derive(Debug)]
+pub(super) enum WriteError {
+    /// The cache does not show earlier writes.
+    Stale,
+    Failed(Error),
+}
+
+impl From<client::Error> for WriteError {
+    fn from(e: client::Error) -> Self {
+        Self::Failed(e.into())
+    }
+}
+
+impl From<WriteError> for Error {
+    fn from(e: WriteError) -> Self {
+        match e {
+            WriteError::Stale => Self::Waiting("the cache does not show the endpoint slices that were written".into()),
+            WriteError::Failed(e) => e,
+        }
+    }
 }
 
 /// The service that a slice belongs to.
@@ -31,7 +60,7 @@ impl Slices {
         ApiResource::typed::<EndpointSlice>()
     }
 
-    pub(super) fn new(builder: &mut Builder, context: Context, managed_by: &'static str) -> Self {
+    pub(super) fn new(builder: &mut Builder, context: Context, managed_by: &'static str, changes: Row) -> Self {
         let written: Informer<()> = builder.watch(&Self::resource());
         written.index(BY_SERVICE, |e| service(&e.meta).map(|s| s.to_string()).into_iter().collect());
         let tracker: Arc<Tracker> = Arc::default();
@@ -43,12 +72,29 @@ impl Slices {
                 observed.deletion_observed(&service, &old.meta.uid);
             }
         });
-        Self { context, written, managed_by, tracker }
+        Self { context, written, managed_by, changes, tracker }
+    }
+
+    /// Whether a change is a write of this controller.
+    pub(super) fn is_own<V>(&self, service: &Key, change: &Change<V>) -> bool {
+        let latest = change.new.as_ref().map(|o| &o.meta);
+        latest.is_some_and(|m| self.tracker.is_own(service, &m.uid, &m.resource_version))
+    }
+
+    /// Forgets the writes for a service that is gone.
+    pub(super) fn forget(&self, service: &Key) {
+        self.tracker.forget(service);
     }
 
     /// Writes the slices of a service. Fails while the cache does not show earlier writes: a decision on such a cache would create slices
-    /// twice.
-    pub(super) async fn write(&self, service: &Key, desired: Desired) -> Result<(), Error> {
+    /// twice. `changed` returns the time of the change that is the reason, and `finish` completes the plan.
+    pub(super) async fn write(
+        &self,
+        service: &Key,
+        desired: Desired,
+        changed: impl FnOnce() -> Option<Timestamp>,
+        finish: impl FnOnce(&mut Plan),
+    ) -> Result<(), WriteError> {
         let resource = Self::resource();
         let api = self.context.client.dynamic(&resource).namespace(&service.namespace);
         let have = {
@@ -59,29 +105,41 @@ impl Slices {
                 .filter(|e| e.meta.label(MANAGED_BY) == Some(self.managed_by))
                 .collect();
             if self.tracker.is_stale(service, ours.iter().map(|e| (&*e.meta.uid, &*e.meta.resource_version))) {
-                return Err(Error::Waiting("the cache does not show the endpoint slices that were written".into()));
+                return Err(WriteError::Stale);
             }
             let have: Result<Vec<Object>, _> = ours.into_iter().map(|e| object(&resource, e)).collect();
             have?
         };
-        let Plan { create, update, delete } = plan(have, desired);
+        let changed = changed();
+        let mut plan = plan(have, desired);
+        finish(&mut plan);
+        let Plan { create, update, delete, .. } = plan;
         for mut o in create {
+            annotate(&mut o, changed);
             o.set_gvk(&resource.gvk());
             o.set_namespace(&service.namespace);
-            o.metadata_mut().insert("generateName".into(), format!("{}-", service.name).into());
+            o.metadata_mut().insert("generateName".into(), crate::pod_control::name_prefix(&service.name).into());
             let made = api.create(&WriteOptions::default(), &o).await?;
             self.tracker.written(service, made.uid(), made.resource_version());
+            self.count("create");
         }
-        for o in update {
+        for mut o in update {
+            annotate(&mut o, changed);
             let made = api.update(o.name(), &WriteOptions::default(), &o).await?;
             self.tracker.written(service, made.uid(), made.resource_version());
+            self.count("update");
         }
         for o in delete {
             if client::optional(api.delete(o.name(), &DeleteOptions::uid(o.uid())).await)?.is_some() {
                 self.tracker.deleted(service, o.uid());
+                self.count("delete");
             }
         }
         Ok(())
+    }
+
+    fn count(&self, operation: &str) {
+        meters::count(&self.changes, &[operation]);
     }
 }
 
@@ -149,13 +207,14 @@ mod tests {
         let (rng, clock) = (Arc::new(Fixed), Arc::new(Fixed));
         let informers = Informers::new(client.clone(), rng.clone(), shutdown.clone());
         let context = Context { name: "test", client, informers, clock, rng, shutdown };
-        let slices = Slices::new(&mut Builder::new(&context), context, "test");
+        let slices = Slices::new(&mut Builder::new(&context), context, "test", meters::SLICE_CHANGES);
         slices.written.synced().await;
         let group = Group { address_type: "IPv4", ports: Vec::new(), endpoints: Vec::new() };
         let desired = || Desired { groups: vec![group.clone()], per_slice: 100, ..Desired::default() };
         let service = Key::new("x", "s");
-        assert!(slices.write(&service, desired()).await.is_ok());
-        assert!(matches!(slices.write(&service, desired()).await, Err(Error::Waiting(_))));
+        let write = || slices.write(&service, desired(), || None, |_| {});
+        assert!(write().await.is_ok());
+        assert!(matches!(write().await, Err(WriteError::Stale)));
         assert_eq!(server.0.load(Ordering::SeqCst), 1);
     }
 }

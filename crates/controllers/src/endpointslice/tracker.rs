@@ -41,6 +41,18 @@ impl Tracker {
         self.0.lock().entry(service.clone()).or_default().insert(uid.into(), (expected, Instant::now()));
     }
 
+    /// Whether the controller wrote the slice at this resource version.
+    pub fn is_own(&self, service: &Key, uid: &str, resource_version: &str) -> bool {
+        let services = self.0.lock();
+        let expected = services.get(service).and_then(|slices| slices.get(uid)).map(|(expected, _)| *expected);
+        matches!((expected, resource_version.parse::<u64>()), (Some(Expected::Written(at)), Ok(seen)) if at == seen)
+    }
+
+    /// Removes what is known of a service that is gone.
+    pub fn forget(&self, service: &Key) {
+        self.0.lock().remove(service);
+    }
+
     /// Records that the cache shows the deletion of a slice.
     pub fn deletion_observed(&self, service: &Key, uid: &str) {
         let mut services = self.0.lock();

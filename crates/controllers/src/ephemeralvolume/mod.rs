@@ -2,6 +2,7 @@
 
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use crate::ownership::controller_reference;
 use crate::views::{Pod, pods};
 use client::{ApiResource, Change, Informer, Key, Outcome, Recorder, Regarding, WorkQueue, WriteOptions};
@@ -86,9 +87,13 @@ impl Controller {
         }
         let api = self.context.client.dynamic(&claims()).namespace(pod.namespace());
         let claim = Object::from_value(claim).unwrap_or_default();
+        meters::count(&meters::VOLUME_CLAIMS, &[]);
         match api.create(&WriteOptions::default(), &claim).await {
             Ok(_) => Ok(()),
-            Err(e) => Err(format!("create PVC {name}: {e}")),
+            Err(e) => {
+                meters::count(&meters::VOLUME_CLAIM_FAILURES, &[]);
+                Err(format!("create PVC {name}: {e}"))
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod graph;
 use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
 use crate::discovery::{self, Served};
+use crate::meters;
 use client::client::PARTIAL_METADATA;
 use client::{
     Api, ApiResource, DeleteOptions, Informer, Meta, Outcome, Patch, Propagation, Recorder, Regarding, Scope,
@@ -16,6 +17,7 @@ use client::{
 };
 use decide::{Fate, Standing, fate};
 use graph::{FOREGROUND, Graph, Item, Node, ORPHAN, Uid};
+use meta::object::OwnerRef;
 use meta::{GroupVersion, Object};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -84,6 +86,7 @@ pub async fn run(context: Context) {
             }
         };
         if tokio::time::timeout(INITIAL_SYNC, synced).await.is_err() {
+            meters::count(&meters::GC_SYNC_ERRORS, &[]);
             tracing::warn!("some resources cannot be listed; the garbage collector starts without them");
         }
     };
@@ -117,6 +120,7 @@ impl Collector {
         let found = match discovery::preferred(&self.context.client).await {
             Ok(found) => found,
             Err(e) => {
+                meters::count(&meters::GC_SYNC_ERRORS, &[]);
                 tracing::debug!("garbage collector: discovery: {e}");
                 return false;
             }
@@ -210,7 +214,7 @@ impl Collector {
                 owners.push((o.uid.to_owned(), Standing::Dangling));
                 continue;
             }
-            let standing = match self.known(&node, &resource, o.kind, o.name, o.uid) {
+            let standing = match self.known(&node, &resource, &o) {
                 Known::Stands(s) => s,
                 // The reference cannot be judged, so nothing is deleted.
                 Known::Invalid => return Ok(Outcome::Done),
@@ -265,22 +269,25 @@ impl Collector {
     }
 
     /// The state of an owner according to the graph.
-    fn known(&self, dependent: &Node, resource: &ApiResource, kind: &str, name: &str, uid: &str) -> Known {
+    fn known(&self, dependent: &Node, resource: &ApiResource, owner: &OwnerRef<'_>) -> Known {
+        let &OwnerRef { api_version, kind, name, uid, .. } = owner;
         let m = dependent.meta();
-        if resource.namespaced() && m.namespace.is_empty() {
-            self.report_invalid(dependent, kind, name, uid);
-            return Known::Invalid;
-        }
         let is_one = |n: &&Node| {
             n.resource.gvr().group == resource.gvr().group && n.resource.kind() == kind && &*n.meta().name == name
         };
         let known: Vec<Node> = self.graph.lock().with_uid(uid).filter(is_one).cloned().collect();
+        if resource.namespaced() && m.namespace.is_empty() {
+            if !known.is_empty() {
+                self.report_invalid(dependent, api_version, kind, name, uid);
+            }
+            return Known::Invalid;
+        }
         let near = |o: &&Node| !resource.namespaced() || o.meta().namespace == m.namespace;
         match known.iter().find(near) {
             Some(o) => Known::Stands(if o.is_foreground() { Standing::Waiting } else { Standing::Solid }),
             None if known.is_empty() => Known::No,
             None => {
-                self.report_invalid(dependent, kind, name, uid);
+                self.report_invalid(dependent, api_version, kind, name, uid);
                 Known::Stands(Standing::Dangling)
             }
         }
@@ -304,10 +311,12 @@ impl Collector {
         })
     }
 
-    fn report_invalid(&self, dependent: &Node, kind: &str, name: &str, uid: &str) {
+    fn report_invalid(&self, dependent: &Node, api_version: &str, kind: &str, name: &str, uid: &str) {
         let m: &Meta = dependent.meta();
-        let text =
-            format!("ownerRef [{kind}, name: {name}, uid: {uid}] does not exist in namespace \"{}\"", m.namespace);
+        let namespace = &m.namespace;
+        let text = format!(
+            "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace \"{namespace}\""
+        );
         let gvk = dependent.resource.gvk();
         let about = Regarding::from_meta(&gvk.api_version(), &gvk.kind, m);
         self.recorder.warning(about, "OwnerRefInvalidNamespace", text);

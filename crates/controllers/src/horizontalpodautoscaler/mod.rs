@@ -13,10 +13,13 @@ mod status;
 
 use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use crate::scale::{Scalable, resource_in_group};
 use crate::views::{Pod, PodEntry, pods};
 use client::{ApiResource, Change, Informer, Key, Outcome, Recorder, Regarding, WorkQueue};
-use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, MetricStatus};
+use k8s_openapi::api::autoscaling::v2::{
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricStatus,
+};
 use limits::{Behavior, Bounds, Memory};
 use meta::{GroupVersion, LabelSelector, Object};
 use metrics::Metrics;
@@ -128,6 +131,32 @@ impl SyncState<'_> {
     }
 }
 
+/// The label for a change of the number of replicas.
+fn direction(current: i64, desired: i64) -> &'static str {
+    match desired.cmp(&current) {
+        std::cmp::Ordering::Greater => "scale_up",
+        std::cmp::Ordering::Less => "scale_down",
+        std::cmp::Ordering::Equal => "none",
+    }
+}
+
+/// What a reconcile did, from the status that it leaves.
+fn action(status: &HorizontalPodAutoscalerStatus) -> &'static str {
+    direction(status.current_replicas.unwrap_or(0).into(), status.desired_replicas.into())
+}
+
+/// The kind of a reconcile's error. Selectors and types of metrics are errors of the spec.
+fn error_kind(failed: bool, status: &HorizontalPodAutoscalerStatus) -> &'static str {
+    let mut conditions = status.conditions.iter().flatten();
+    let of_spec = ["InvalidSelector", "AmbiguousSelector", "InvalidMetricSourceType"];
+    let is_spec = |reason: Option<&str>| reason.is_some_and(|r| of_spec.contains(&r));
+    match (failed, conditions.any(|c| c.type_ == SCALING_ACTIVE && is_spec(c.reason.as_deref()))) {
+        (false, _) => "none",
+        (true, true) => "spec",
+        (true, false) => "internal",
+    }
+}
+
 fn failed(message: String) -> Error {
     Error::Waiting(message)
 }
@@ -138,6 +167,7 @@ impl Reconcile for Controller {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.autoscalers.get(&key) else {
             self.memory.lock().remove(&key);
+            meters::remove(&meters::HPA_DESIRED, &[&key.namespace, &key.name]);
             return Ok(Outcome::Done);
         };
         let object = object(&autoscalers(), &entry)?;
@@ -153,10 +183,18 @@ impl Controller {
     fn changed(&self, change: &Change<()>, queue: &WorkQueue<Key>) {
         let key = change.key();
         if change.new.is_none() {
-            self.selectors.lock().remove(&key);
+            let mut selectors = self.selectors.lock();
+            selectors.remove(&key);
+            meters::set(&meters::HPA_COUNT, &[], selectors.len());
+            // Its series go with it.
+            queue.add(key);
             return;
         }
-        self.selectors.lock().entry(key.clone()).or_insert_with(LabelSelector::none);
+        {
+            let mut selectors = self.selectors.lock();
+            selectors.entry(key.clone()).or_insert_with(LabelSelector::none);
+            meters::set(&meters::HPA_COUNT, &[], selectors.len());
+        }
         queue.add_after(key, SYNC);
     }
 
@@ -167,7 +205,14 @@ impl Controller {
         let before = typed.status.clone().unwrap_or_default();
         let draft = Draft { status: before.clone(), now: self.context.now() };
         let mut sync = SyncState { key, object, spec: typed.spec, draft };
+        let begun = Instant::now();
         let result = self.autoscale(&mut sync).await;
+        let status = &sync.draft.status;
+        let labels = [action(status), error_kind(result.is_err(), status)];
+        meters::count(&meters::HPA_RECONCILES, &labels);
+        meters::took(&meters::HPA_SECONDS, &labels, begun.elapsed());
+        let desired = usize::try_from(status.desired_replicas).unwrap_or(0);
+        meters::set(&meters::HPA_DESIRED, &[&key.namespace, &key.name], desired);
         if sync.draft.status != before {
             let status = serde_json::to_value(&sync.draft.status).unwrap_or_default();
             let api = self.context.client.dynamic(&autoscalers()).namespace(&key.namespace);
@@ -362,7 +407,16 @@ impl Controller {
         let (mut replicas, mut metric, mut statuses) = (0, String::new(), Vec::new());
         let (mut first, mut invalid) = (None, 0);
         for spec in &specs {
-            match self.evaluate(&scope, spec).await {
+            let begun = Instant::now();
+            let evaluated = self.evaluate(&scope, spec).await;
+            let (action, error) = match &evaluated {
+                Ok(proposal) => (direction(scope.target.replicas, proposal.replicas), "none"),
+                Err(f) if f.reason == "InvalidMetricSourceType" => ("none", "spec"),
+                Err(_) => ("none", "internal"),
+            };
+            meters::count(&meters::HPA_METRICS, &[action, error, &spec.type_]);
+            meters::took(&meters::HPA_METRIC_SECONDS, &[action, error, &spec.type_], begun.elapsed());
+            match evaluated {
                 Ok(proposal) => {
                     if replicas == 0 || proposal.replicas > replicas {
                         (replicas, metric) = (proposal.replicas, proposal.name);

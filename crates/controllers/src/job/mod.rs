@@ -21,6 +21,7 @@ mod view;
 use crate::consistency::{Writes, is_current};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use crate::ownership::{Claims, owner_of};
 use crate::pod_control::{PodControl, Supply};
 use crate::views::{Pod, PodEntry, pods as pod_resource};
@@ -29,6 +30,7 @@ use client::{
     Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, PendingRemovals, RateLimit, Recorder,
     Regarding, Severity, WorkQueue, WriteOptions,
 };
+use intervals::Intervals;
 use jiff::Timestamp;
 use meta::{LabelSelector, Object};
 use orphans::Orphan;
@@ -40,6 +42,7 @@ use state::{Evaluation, Observed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 pub use view::JobView;
 
@@ -113,7 +116,7 @@ impl Controller {
     fn job_changed(&self, c: &Change<JobView>, queue: &WorkQueue<Key>) {
         let key = c.key();
         match (&c.old, &c.new) {
-            (Some(old), Some(new)) => {
+            (Some(old), Some(new)) if old.meta.uid == new.meta.uid => {
                 if new.view.is_finished() {
                     // Finalizers were removed before. This is a backup.
                     self.orphans.add(Orphan::OfJob(new.meta.uid.clone()));
@@ -123,11 +126,16 @@ impl Controller {
                     false => queue.add(key),
                 }
             }
-            (old, new) => {
-                if let (Some(old), None) = (old, new) {
+            // Created, deleted, or replaced by another job of the same name.
+            (old, _) => {
+                if let Some(old) = old {
                     self.orphans.add(Orphan::OfJob(old.meta.uid.clone()));
                     self.compared.lock().remove(&old.meta.uid);
                     self.forget(&key);
+                }
+                let other = c.new.as_ref().and_then(|job| job.view.other_manager());
+                if let Some(other) = other {
+                    meters::count(&meters::JOBS_OF_OTHERS, &[other]);
                 }
                 queue.add(key);
             }
@@ -136,6 +144,12 @@ impl Controller {
 
     fn pod_changed(&self, c: &Change<Pod>, queue: &WorkQueue<Key>) {
         let (old, latest) = (c.old.as_ref(), c.latest());
+        let ended = |p: Option<&Arc<PodEntry>>| p.is_some_and(|p| p.view.is_terminal() && has_finalizer(p));
+        match (ended(old), ended(c.new.as_ref())) {
+            (false, true) => meters::count(&meters::JOB_TRACKED_PODS, &["add"]),
+            (true, false) => meters::count(&meters::JOB_TRACKED_PODS, &["delete"]),
+            _ => {}
+        }
         let gone = c.new.is_none();
         let going = gone || latest.meta.is_deleting();
         let owner = self.owner_of(&latest.meta);
@@ -217,6 +231,7 @@ impl Reconcile for Controller {
             return Ok(Outcome::Done);
         }
         if self.writes.is_stale(&key, &entry.meta.uid, &entry.meta.resource_version) {
+            meters::count(&meters::JOB_STALE, &["batch", "jobs"]);
             return Ok(Outcome::After(STALE));
         }
         let job = object(&self.resource, &entry)?;
@@ -233,6 +248,23 @@ impl Controller {
         let invalid = |why: serde_json::Error| Error::Invalid { what: "job", why: why.to_string() };
         let spec: Spec = serde_json::from_value(part("spec")).map_err(invalid)?;
         let stored: Status = serde_json::from_value(part("status")).map_err(invalid)?;
+        let mode = completion_mode(&spec);
+        let (begun, mut action) = (Instant::now(), "reconciling");
+        let result = self.sync_parsed(&mut s, spec, stored, &mut action).await;
+        let labels = [mode, if result.is_ok() { "success" } else { "error" }, action];
+        meters::count(&meters::JOB_SYNCS, &labels);
+        meters::took(&meters::JOB_SYNC_SECONDS, &labels, begun.elapsed());
+        result
+    }
+
+    /// Reconciles a job whose spec and status could be read. `action` becomes what was done.
+    async fn sync_parsed(
+        &self,
+        s: &mut Sync<'_>,
+        spec: Spec,
+        stored: Status,
+        action: &mut &'static str,
+    ) -> Result<Outcome, Error> {
         if !matches!(spec.completion_mode.as_deref(), None | Some("Indexed" | "NonIndexed")) {
             let message = "Skipped Job sync because completion mode is unknown";
             self.recorder.warning(Regarding::object(&s.job), "UnknownCompletionMode", message);
@@ -242,17 +274,18 @@ impl Controller {
             .map_err(|why| Error::Invalid { what: "selector", why })?;
         // Before pods are read: one that arrives later is in the next sync.
         let may_act = self.expected.satisfied(s.key);
-        if !self.caches_are_current(&s, &selector).await? {
+        if !self.caches_are_current(s, &selector).await? {
+            meters::count(&meters::JOB_STALE, &["", "pods"]);
             return Ok(Outcome::After(STALE));
         }
-        let observed = self.observe(&s, spec, stored, selector).await?;
+        let observed = self.observe(s, spec, stored, selector).await?;
         let evaluation = state::evaluate(&observed);
         let mut status = observed.status.clone();
         let mut end = evaluation.end.clone();
         let mut changed = false;
         let mut counts = PodCounts::unchanged(&evaluation);
         if end.is_some() {
-            counts = self.stop_pods(&s, &observed, &evaluation).await;
+            counts = self.stop_pods(s, &observed, &evaluation).await;
             // Pods may be left, or may not be in the cache yet.
             if counts.active > 0 || !may_act {
                 end = None;
@@ -260,20 +293,21 @@ impl Controller {
         } else {
             let manages = may_act && !observed.deleting;
             if manages {
-                counts = self.manage_pods(&s, &observed, &evaluation).await;
+                counts = self.manage_pods(s, &observed, &evaluation).await;
+                *action = counts.action;
             }
             if may_act && is_complete(&observed.spec, &evaluation, counts.active) {
                 let message = "Reached expected number of succeeded pods";
                 end = Some(Condition::new("SuccessCriteriaMet", "CompletionsReached", message, observed.now));
             } else if manages {
-                changed |= self.suspend_or_resume(&s, &observed, &mut status);
+                changed |= self.suspend_or_resume(s, &observed, &mut status);
             }
         }
         let shown = (counts.active, Some(counts.ready), Some(counts.terminating));
         changed |= shown != (status.active, status.ready, status.terminating);
         (status.active, status.ready, status.terminating) = shown;
         let record = tracking::record(&observed, &evaluation, status, end, changed);
-        self.account(&mut s, &observed, &evaluation, record).await?;
+        self.account(s, &observed, &evaluation, record).await?;
         if let Some(e) = counts.failure {
             return Err(e.into());
         }
@@ -373,7 +407,10 @@ impl Controller {
         mut record: tracking::Record,
     ) -> Result<(), Error> {
         if record.changed {
-            self.write_status(s, &record.status).await?;
+            self.write_status(s, &o.spec, &record.status).await?;
+            for action in &record.handled {
+                meters::count(&meters::JOB_FAILURES_HANDLED, &[action]);
+            }
             self.failures.lock().insert(s.key.clone(), e.failures);
         }
         let remove: Vec<&JobPod> = record.remove.iter().map(|i| &o.pods[*i]).collect();
@@ -381,13 +418,13 @@ impl Controller {
         record.removed(removed.iter().map(|p| p.uid()));
         if let Some(e) = failure {
             if record.changed {
-                self.write_status(s, &record.status).await?;
+                self.write_status(s, &o.spec, &record.status).await?;
             }
             return Err(e.into());
         }
         let end = record.finish(self.context.now());
         if record.changed {
-            self.write_status(s, &record.status).await?;
+            self.write_status(s, &o.spec, &record.status).await?;
         }
         if let Some(end) = end {
             self.report_end(s, &o.spec, &record.status, &end);
@@ -395,12 +432,25 @@ impl Controller {
         Ok(())
     }
 
-    async fn write_status(&self, s: &mut Sync<'_>, status: &Status) -> Result<(), Error> {
+    async fn write_status(&self, s: &mut Sync<'_>, spec: &Spec, counted: &Status) -> Result<(), Error> {
+        let status = counted;
+        let before = |field: &str| s.job.int_at(&["status", field]).unwrap_or(0);
+        let (succeeded, failed) = (counted.succeeded - before("succeeded"), counted.failed - before("failed"));
+        let indexes = |text: Option<&str>| Intervals::parse(text.unwrap_or_default(), spec.indexes()).total();
+        let failed_indexes =
+            indexes(counted.failed_indexes.as_deref()) - indexes(s.job.str_at(&["status", "failedIndexes"]));
         let status =
             serde_json::to_value(status).map_err(|why| Error::Invalid { what: "status", why: why.to_string() })?;
         s.job.set(&["status"], status);
         s.job = s.jobs.update_status(s.job.name(), &WriteOptions::default(), &s.job).await?;
         self.writes.written(s.key, &s.job);
+        meters::add(&meters::JOB_PODS_FINISHED, &[completion_mode(spec), "succeeded"], succeeded);
+        meters::add(&meters::JOB_PODS_FINISHED, &[completion_mode(spec), "failed"], failed);
+        if spec.is_indexed() {
+            let limit = if spec.backoff_limit_per_index.is_some() { "perIndex" } else { "global" };
+            meters::add(&meters::JOB_INDEXES_FINISHED, &["succeeded", limit], succeeded);
+            meters::add(&meters::JOB_INDEXES_FINISHED, &["failed", limit], failed_indexes);
+        }
         Ok(())
     }
 
@@ -408,6 +458,8 @@ impl Controller {
         let event = |severity, reason: &str, message: &str| {
             self.recorder.event(Regarding::object(&s.job), severity, reason, message);
         };
+        let result = if end.is("Complete") { "succeeded" } else { "failed" };
+        meters::count(&meters::JOBS_FINISHED, &[completion_mode(spec), result, &end.reason]);
         if !end.is("Complete") {
             return event(Severity::Warning, &end.reason, &end.message);
         }
@@ -421,6 +473,10 @@ impl Controller {
     fn control<'a>(&'a self, s: &'a Sync<'_>) -> PodControl<'a> {
         PodControl { pods: &s.pods, recorder: &self.recorder, owner: &s.job }
     }
+}
+
+fn completion_mode(spec: &Spec) -> &'static str {
+    if spec.is_indexed() { "Indexed" } else { "NonIndexed" }
 }
 
 /// Whether enough pods have succeeded and none is left. One success ends a work queue.

@@ -5,6 +5,7 @@ use super::pod::{FAILURES, FINALIZER, IGNORED_FAILURES, INDEX, JobPod};
 use super::spec::Spec;
 use super::state::{Evaluation, Observed};
 use super::{Controller, Sync};
+use crate::meters;
 use crate::ownership::REMOVE_FINALIZERS;
 use crate::pod_control::{pod_from_template, slow_start};
 use client::{Error, Patch, WriteOptions};
@@ -24,13 +25,15 @@ pub struct PodCounts {
     pub terminating: i64,
     /// How long no pods may be created.
     pub wait: Option<Duration>,
+    /// What was done, for metrics.
+    pub action: &'static str,
     pub failure: Option<Error>,
 }
 
 impl PodCounts {
     pub fn unchanged(e: &Evaluation) -> Self {
         let (ready, terminating) = (e.ready, e.terminating);
-        Self { active: e.active.len() as i64, ready, terminating, wait: None, failure: None }
+        Self { active: e.active.len() as i64, ready, terminating, wait: None, action: "tracking", failure: None }
     }
 
     fn deleted(&mut self, pod: &JobPod) {
@@ -66,9 +69,9 @@ impl Controller {
             Action::Wait(wait) => PodCounts { wait: Some(wait), ..PodCounts::unchanged(e) },
             Action::Delete(pods) => {
                 let pods: Vec<&JobPod> = pods.iter().map(|i| &o.pods[*i]).collect();
-                self.delete_pods(s, e, &pods).await
+                PodCounts { action: "pods_deleted", ..self.delete_pods(s, e, &pods).await }
             }
-            Action::Create(pods) => self.create_pods(s, &o.spec, e, &pods).await,
+            Action::Create(pods) => PodCounts { action: "pods_created", ..self.create_pods(s, o, e, &pods).await },
         }
     }
 
@@ -94,14 +97,14 @@ impl Controller {
         counts
     }
 
-    async fn create_pods(&self, s: &Sync<'_>, spec: &Spec, e: &Evaluation, pods: &[NewPod]) -> PodCounts {
+    async fn create_pods(&self, s: &Sync<'_>, o: &Observed, e: &Evaluation, pods: &[NewPod]) -> PodCounts {
         let mut counts = PodCounts::unchanged(e);
         let allowance = match self.supply.take(&s.key.namespace, pods.len()) {
             Ok(allowance) => allowance,
             Err(wait) => return PodCounts { wait: Some(wait), ..counts },
         };
         let control = self.control(s);
-        let template = template(&s.job, spec);
+        let template = template(&s.job, &o.spec);
         self.expected.expect_creations(s.key, allowance.count);
         let (done, failure) = slow_start(allowance.count, |i| {
             let (pod, control) = (new_pod(&template, &s.job, pods[i]), &control);
@@ -120,6 +123,15 @@ impl Controller {
         for _ in done..allowance.count {
             self.expected.creation_observed(s.key);
         }
+        let any_failed = o.pods.iter().any(|p| o.has_failed(p)) || o.status.failed > 0;
+        let reason = match (o.spec.only_replaces_failed(), any_failed) {
+            (true, true) => "recreate_failed",
+            (false, true) => "recreate_terminating_or_failed",
+            (false, false) if e.terminating > 0 => "recreate_terminating_or_failed",
+            _ => "new",
+        };
+        meters::add(&meters::JOB_PODS_CREATED, &[reason, "succeeded"], done as i64);
+        meters::add(&meters::JOB_PODS_CREATED, &[reason, "failed"], failure.is_some().into());
         counts.active += done as i64;
         counts.failure = failure;
         counts

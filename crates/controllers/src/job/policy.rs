@@ -15,11 +15,28 @@ pub enum Verdict {
     FailJob(String),
 }
 
-/// The action of the first rule that matches a failed pod.
+impl Verdict {
+    /// The name of the action.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Count => "Count",
+            Self::Ignore => "Ignore",
+            Self::FailIndex => "FailIndex",
+            Self::FailJob(_) => "FailJob",
+        }
+    }
+}
+
+/// The action of the first rule that matches a failed pod. Without one the failure counts.
 pub fn match_failure(policy: Option<&PodFailurePolicy>, pod: &JobPod) -> Verdict {
+    match_rule(policy, pod).unwrap_or(Verdict::Count)
+}
+
+/// The action of the first rule that matches a failed pod, if there is one.
+pub fn match_rule(policy: Option<&PodFailurePolicy>, pod: &JobPod) -> Option<Verdict> {
     let rules = policy.map(|p| p.rules.as_slice()).unwrap_or_default();
     let matching = rules.iter().enumerate().filter_map(|(i, rule)| verdict(i, rule, pod));
-    matching.into_iter().next().unwrap_or(Verdict::Count)
+    matching.into_iter().next()
 }
 
 /// Whether the failure of a pod counts.

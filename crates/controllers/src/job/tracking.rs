@@ -21,6 +21,8 @@ pub struct Record {
     pub changed: bool,
     /// Pods whose finalizers are to be removed when the status has been written.
     pub remove: Vec<usize>,
+    /// The actions of rules that matched pods that are recorded now.
+    pub handled: Vec<&'static str>,
     /// UIDs of the pods that have their finalizer.
     held: BTreeSet<String>,
     /// `Complete` or `Failed`, when no pod is left.
@@ -30,7 +32,7 @@ pub struct Record {
 /// Records pods that have ended. `status` has the counts of running pods already; `changed`: it differs from the stored one.
 pub fn record(o: &Observed, e: &Evaluation, status: Status, end: Option<Condition>, changed: bool) -> Record {
     let held = o.pods.iter().filter(|p| o.is_tracked(p)).map(|p| p.uid().to_owned()).collect();
-    let mut r = Record { status, changed, remove: Vec::new(), held, end: None };
+    let mut r = Record { status, changed, remove: Vec::new(), handled: Vec::new(), held, end: None };
     r.count_removed();
     let complete = r.record_pods(o, e, end.as_ref());
     if o.spec.is_indexed() {
@@ -94,10 +96,13 @@ impl Record {
             } else if (failed || failing)
                 && !known(&before.failed, pod.uid())
                 && (!spec.is_indexed() || index.is_some())
-                && policy::counts(spec.pod_failure_policy.as_ref(), pod)
             {
-                uncounted.failed.push(pod.uid().to_owned());
-                self.changed = true;
+                let verdict = policy::match_rule(spec.pod_failure_policy.as_ref(), pod);
+                self.handled.extend(verdict.as_ref().map(policy::Verdict::action));
+                if verdict != Some(policy::Verdict::Ignore) {
+                    uncounted.failed.push(pod.uid().to_owned());
+                    self.changed = true;
+                }
             }
             if indexes.len() + uncounted.succeeded.len() + uncounted.failed.len() >= MAX_UNCOUNTED {
                 more = true;

@@ -59,8 +59,13 @@ impl JobView {
     }
 
     /// Whether another controller runs the job.
+    /// The other controller that the job names.
+    pub fn other_manager(&self) -> Option<&str> {
+        self.spec.managed_by.as_deref().filter(|name| *name != CONTROLLER)
+    }
+
     pub fn is_managed_by_other(&self) -> bool {
-        self.spec.managed_by.as_deref().is_some_and(|name| name != CONTROLLER)
+        self.other_manager().is_some()
     }
 
     pub fn selects(&self, object: &Meta) -> bool {

@@ -30,18 +30,26 @@ impl Progress {
         !self.left.is_empty()
     }
 
-    pub fn is_done(&self) -> bool {
-        self.discovery_error.is_none() && self.errors.is_empty() && self.left.is_empty()
+    /// What went wrong.
+    pub fn failure(&self) -> Option<String> {
+        let all: Vec<&str> = self.discovery_error.iter().chain(&self.errors).map(String::as_str).collect();
+        (!all.is_empty()).then(|| all.join(", "))
     }
 
-    /// Seconds until the next pass: half of the longest grace period, or soon if there is none.
+    /// Seconds until the next pass: half of the longest estimate of what the content needs.
     pub fn wait_seconds(&self) -> u64 {
-        (self.grace / 2 + 1).clamp(1, 15) as u64
+        u64::try_from(self.grace.max(0) / 2).unwrap_or(0) + 1
     }
 }
 
 fn counts(of: &BTreeMap<String, usize>, what: impl Fn(&str, usize) -> String) -> String {
     of.iter().map(|(k, n)| what(k, *n)).collect::<Vec<_>>().join(", ")
+}
+
+fn sorted(errors: &[String]) -> String {
+    let mut all = errors.to_vec();
+    all.sort();
+    all.join(", ")
 }
 
 /// Returns the namespace's status with its five conditions updated.
@@ -68,7 +76,7 @@ pub fn apply(ns: &Object, p: &Progress, now: Timestamp) -> Value {
                 failed(format!(
                     "Failed to delete all resource types, {} remaining: {}",
                     p.errors.len(),
-                    p.errors.join(", ")
+                    sorted(&p.errors)
                 ))
             }),
             (
@@ -126,10 +134,11 @@ mod tests {
     #[test]
     fn remaining_content_is_reported() {
         let mut p = Progress::default();
-        assert!(p.is_done());
+        assert!(p.failure().is_none() && !p.has_remains());
+        assert_eq!(p.wait_seconds(), 1);
         p.remains("pods.", 2, ["example.com/keep"].into_iter(), 30);
-        assert!(!p.is_done());
-        assert_eq!(p.wait_seconds(), 15);
+        assert!(p.has_remains());
+        assert_eq!(p.wait_seconds(), 16);
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let mut ns = Object::default();
         let s = apply(&ns, &p, now);
@@ -153,5 +162,9 @@ mod tests {
             (c["status"].as_str(), c["lastTransitionTime"].as_str()),
             (Some("False"), Some("2026-01-01T00:01:00Z"))
         );
+        p.errors = vec!["b".into(), "a".into()];
+        let c = find(&apply(&ns, &p, now), "NamespaceDeletionContentFailure");
+        assert_eq!(c["message"], "Failed to delete all resource types, 2 remaining: a, b");
+        assert_eq!(p.failure().as_deref(), Some("b, a"));
     }
 }

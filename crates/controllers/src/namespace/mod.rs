@@ -8,8 +8,8 @@ use crate::controller::{Builder, Reconcile};
 use crate::discovery::{self, Served};
 use crate::views::{Pod, pods};
 use client::{
-    Api, ApiResource, Change, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, Scope,
-    WorkQueue, WriteOptions,
+    Api, ApiResource, Change, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, RateLimit,
+    Scope, WorkQueue, WriteOptions,
 };
 use conditions::Progress;
 use meta::Object;
@@ -18,6 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const FINALIZER: &str = "kubernetes";
+/// How many seconds finalizers of remaining objects are assumed to take.
+const FINALIZER_ESTIMATE: i64 = 15;
+/// Back-off of namespaces whose content cannot be deleted.
+const BACKOFF: RateLimit = RateLimit { base: Duration::from_millis(5), max: Duration::from_secs(60) };
 
 struct Controller {
     context: Context,
@@ -31,7 +35,7 @@ fn namespaces() -> ApiResource {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let mut builder = Builder::new(&context);
+    let mut builder = Builder::with_rate_limit(&context, BACKOFF);
     let namespaces = builder.watch::<()>(&namespaces());
     // Not waited for: a namespace is deleted also while pods cannot be listed.
     let pods = context.informers.informer::<Pod>(&pods(), &Scope::default());
@@ -74,13 +78,18 @@ impl Reconcile for Controller {
         if !finalizers(&ns).iter().any(|f| f == FINALIZER) {
             return Ok(Outcome::Done);
         }
-        let progress = delete_content(client, &key.name).await;
+        let deleted = meta::time::parse(ns.deletion_timestamp().unwrap_or_default());
+        let since = deleted.map_or(0, |at| self.context.now().duration_since(at).as_secs());
+        let progress = delete_content(client, &key.name, since).await;
         let status = conditions::apply(&ns, &progress, self.context.now());
         if ns.get("status") != Some(&status) {
             ns.set(&["status"], status);
             ns = api.update_status(&key.name, &WriteOptions::default(), &ns).await?;
         }
-        if !progress.is_done() {
+        if let Some(failure) = progress.failure() {
+            return Err(Error::Waiting(failure));
+        }
+        if progress.has_remains() {
             // Content with a grace period, or with finalizers of its own.
             return Ok(Outcome::After(Duration::from_secs(progress.wait_seconds())));
         }
@@ -101,7 +110,9 @@ fn finalizers(ns: &Object) -> Vec<String> {
 
 /// Deletes everything in a namespace and returns what remains. Pods go first: network policies and other objects that protect
 /// them are deleted when they are gone. Groups that cannot be listed delay the namespace, but not the other objects in it.
-async fn delete_content(client: &Client, namespace: &str) -> Progress {
+///
+/// `since` is the number of seconds since the deletion of the namespace was requested.
+async fn delete_content(client: &Client, namespace: &str, since: i64) -> Progress {
     let mut p = Progress::default();
     let found = match discovery::preferred(client).await {
         Ok(found) => found,
@@ -116,11 +127,20 @@ async fn delete_content(client: &Client, namespace: &str) -> Progress {
     let deletable = |s: &&Served| s.resource.namespaced() && s.can("delete") && s.can("list");
     let (pods, others): (Vec<&Served>, Vec<&Served>) =
         found.served.iter().filter(deletable).partition(|s| s.resource == pods());
-    for step in [pods, others] {
+    for (step, prefix) in
+        [(pods, format!("failed to delete pods for namespace: {namespace}, err: ")), (others, String::new())]
+    {
         for s in step {
-            if let Err(e) = delete_all(client, s, namespace, &mut p).await {
-                p.errors.push(e.to_string());
-            }
+            let unexpected = match delete_all(client, s, namespace, since, &mut p).await {
+                Ok(Unexpected::No) => continue,
+                Ok(Unexpected::Items) => {
+                    let g = s.resource.gvr();
+                    let version = format!("{}/{}, Resource={}", g.group, g.version, g.resource);
+                    format!("unexpected items still remain in namespace: {namespace} for gvr: {version}")
+                }
+                Err(e) => e.to_string(),
+            };
+            p.errors.push(format!("{prefix}{unexpected}"));
         }
         if p.has_remains() {
             break;
@@ -133,14 +153,34 @@ async fn delete_content(client: &Client, namespace: &str) -> Progress {
 #[derive(Deserialize)]
 struct Remaining {
     metadata: RemainingMeta,
+    #[serde(default)]
+    spec: serde_json::Value,
+    #[serde(default)]
+    status: serde_json::Value,
+}
+
+impl Remaining {
+    /// The grace period of a pod that has not terminated.
+    fn grace(&self) -> i64 {
+        match self.status["phase"].as_str() {
+            Some("Succeeded" | "Failed") => 0,
+            _ => self.spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(0),
+        }
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RemainingMeta {
     name: String,
-    deletion_grace_period_seconds: Option<i64>,
     finalizers: Option<Vec<String>>,
+}
+
+/// Whether objects remain that nothing keeps: neither a grace period nor a finalizer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unexpected {
+    Items,
+    No,
 }
 
 async fn remaining(api: &Api<Object>) -> Result<Vec<Remaining>, client::Error> {
@@ -149,12 +189,18 @@ async fn remaining(api: &Api<Object>) -> Result<Vec<Remaining>, client::Error> {
     Ok(all)
 }
 
-async fn delete_all(client: &Client, s: &Served, namespace: &str, p: &mut Progress) -> Result<(), client::Error> {
+async fn delete_all(
+    client: &Client,
+    s: &Served,
+    namespace: &str,
+    since: i64,
+    p: &mut Progress,
+) -> Result<Unexpected, client::Error> {
     let api = client.dynamic(&s.resource).namespace(namespace);
     let background = DeleteOptions::propagation(Propagation::Background);
     let any = api.list(&ListOptions { limit: 1, ..ListOptions::default() }).await;
     if any.is_ok_and(|l| l.items.is_empty()) {
-        return Ok(());
+        return Ok(Unexpected::No);
     }
     // A list with an object that cannot be read fails. The server deletes what it can, and names that object.
     if s.can("deletecollection") {
@@ -165,13 +211,19 @@ async fn delete_all(client: &Client, s: &Served, namespace: &str, p: &mut Progre
         }
     }
     let left = remaining(&api).await?;
-    if !left.is_empty() {
-        let g = s.resource.gvr();
-        // Upstream's form, which has a dot at the end for the core group.
-        let name = format!("{}.{}", g.resource, g.group);
-        let grace = left.iter().filter_map(|r| r.metadata.deletion_grace_period_seconds).max().unwrap_or(0);
-        let finalizers = left.iter().flat_map(|r| r.metadata.finalizers.iter().flatten().map(String::as_str));
-        p.remains(&name, left.len(), finalizers, grace);
+    if left.is_empty() {
+        return Ok(Unexpected::No);
     }
-    Ok(())
+    let has_finalizers = left.iter().any(|r| r.metadata.finalizers.as_ref().is_some_and(|f| !f.is_empty()));
+    let grace = match s.resource == pods() {
+        true => left.iter().map(Remaining::grace).max().filter(|grace| *grace > since).unwrap_or(0),
+        false => 0,
+    };
+    let g = s.resource.gvr();
+    // Upstream's form, which has a dot at the end for the core group.
+    let name = format!("{}.{}", g.resource, g.group);
+    let finalizers = left.iter().flat_map(|r| r.metadata.finalizers.iter().flatten().map(String::as_str));
+    let estimate = if grace == 0 && has_finalizers { FINALIZER_ESTIMATE } else { grace };
+    p.remains(&name, left.len(), finalizers, estimate);
+    Ok(if grace == 0 && !has_finalizers { Unexpected::Items } else { Unexpected::No })
 }

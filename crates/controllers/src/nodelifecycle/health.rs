@@ -17,6 +17,14 @@ pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// Conditions that the agent reports, which become *unknown* without heartbeats.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
+/// Conditions that keep further pods away while they are true, and their taints.
+const PRESSURE: [(&str, &str); 4] = [
+    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+];
+
 /// The state of the Ready condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
@@ -34,7 +42,7 @@ pub fn ready(conditions: &[Value]) -> Option<Ready> {
     })
 }
 
-/// The conditions of a node without heartbeats; none if they need no change.
+/// The conditions of a node without heartbeats; none if it is known already not to be ready.
 pub fn silenced(conditions: &[Value], created: &str, now: Timestamp) -> Option<Vec<Value>> {
     let mut all = conditions.to_vec();
     let time = meta::time::format(now);
@@ -54,45 +62,63 @@ pub fn silenced(conditions: &[Value], created: &str, now: Timestamp) -> Option<V
             Some(_) => {}
         }
     }
-    (all != conditions).then_some(all)
+    (find(&all, "Ready") != find(conditions, "Ready")).then_some(all)
+}
+
+fn find<'a>(conditions: &'a [Value], kind: &str) -> Option<&'a Value> {
+    conditions.iter().find(|c| c["type"] == kind)
+}
+
+/// The labels of a node to set: older names for those that have newer ones.
+pub fn labels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Vec<(&'static str, &'a str)> {
+    [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")]
+        .into_iter()
+        .filter_map(|(name, older)| Some((older, label(name)?)))
+        .filter(|(older, value)| label(older) != Some(value))
+        .collect()
 }
 
 /// The taints for a node's conditions, as key and effect.
 fn desired_taints(conditions: &[Value], unschedulable: bool) -> Vec<(&'static str, &'static str)> {
-    let status = |kind: &str| conditions.iter().find(|c| c["type"] == kind).and_then(|c| c["status"].as_str());
-    let mut w = Vec::new();
-    match ready(conditions) {
-        Some(Ready::True) => {}
-        Some(Ready::False) => w.extend([(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
-        Some(Ready::Unknown) => w.extend([(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]),
-        None => w.push((NOT_READY, "NoSchedule")),
-    }
-    for (kind, key) in [
-        ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
-        ("DiskPressure", "node.kubernetes.io/disk-pressure"),
-        ("PIDPressure", "node.kubernetes.io/pid-pressure"),
-        ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
-    ] {
-        if status(kind) == Some("True") {
-            w.push((key, "NoSchedule"));
-        }
+    let mut taints = Vec::new();
+    for c in conditions {
+        let key = match (c["type"].as_str().unwrap_or_default(), c["status"].as_str().unwrap_or_default()) {
+            ("Ready", "False") => NOT_READY,
+            ("Ready", "Unknown") => UNREACHABLE,
+            (kind, "True") => match PRESSURE.iter().find(|(k, _)| *k == kind) {
+                Some((_, key)) => key,
+                None => continue,
+            },
+            _ => continue,
+        };
+        taints.push((key, "NoSchedule"));
     }
     if unschedulable {
-        w.push((UNSCHEDULABLE, "NoSchedule"));
+        taints.push((UNSCHEDULABLE, "NoSchedule"));
     }
-    w
+    match ready(conditions) {
+        Some(Ready::False) => taints.push((NOT_READY, "NoExecute")),
+        Some(Ready::Unknown) => taints.push((UNREACHABLE, "NoExecute")),
+        Some(Ready::True) | None => {}
+    }
+    taints
+}
+
+/// Whether pods have to leave a node with these taints of the controller.
+pub fn evicts(taints: &[Value]) -> bool {
+    taints.iter().any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE))
 }
 
 /// Whether this controller manages the taint.
-fn ours(key: &str) -> bool {
-    [NOT_READY, UNREACHABLE, UNSCHEDULABLE].contains(&key)
-        || [
-            "node.kubernetes.io/memory-pressure",
-            "node.kubernetes.io/disk-pressure",
-            "node.kubernetes.io/pid-pressure",
-            "node.kubernetes.io/network-unavailable",
-        ]
-        .contains(&key)
+fn ours(taint: &Value) -> bool {
+    let key = taint["key"].as_str().unwrap_or_default();
+    match taint["effect"].as_str() {
+        Some("NoSchedule") => {
+            [NOT_READY, UNREACHABLE, UNSCHEDULABLE].contains(&key) || PRESSURE.iter().any(|(_, k)| *k == key)
+        }
+        Some("NoExecute") => [NOT_READY, UNREACHABLE].contains(&key),
+        _ => false,
+    }
 }
 
 /// The taints that a node should have; none if it has them. `leave` is called if the node is not ready.
@@ -105,8 +131,7 @@ pub fn taints(
 ) -> Option<Vec<Value>> {
     let mut desired_taints = desired_taints(conditions, unschedulable);
     if desired_taints.iter().any(|(_, effect)| *effect == "NoExecute") {
-        let evicting =
-            now.iter().any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE));
+        let evicting = evicts(now);
         let stays = match leave() {
             Leave::Now => true,
             Leave::Later => evicting,
@@ -115,11 +140,8 @@ pub fn taints(
         desired_taints.retain(|(_, effect)| stays || *effect != "NoExecute");
     }
     let is = |t: &Value, w: &(&str, &str)| t["key"] == w.0 && t["effect"] == w.1;
-    let mut next: Vec<Value> = now
-        .iter()
-        .filter(|t| !ours(t["key"].as_str().unwrap_or_default()) || desired_taints.iter().any(|w| is(t, w)))
-        .cloned()
-        .collect();
+    let mut next: Vec<Value> =
+        now.iter().filter(|t| !ours(t) || desired_taints.iter().any(|w| is(t, w))).cloned().collect();
     for w in &desired_taints {
         if !next.iter().any(|t| is(t, w)) {
             next.push(json!({"key": w.0, "effect": w.1, "timeAdded": meta::time::format(time)}));
@@ -160,5 +182,58 @@ mod tests {
         assert_eq!(keys(later), expect[1..2]);
         let back = taints(&t, &heard, true, now, leave).unwrap();
         assert_eq!(keys(back), ["mine:NoExecute", "node.kubernetes.io/unschedulable:NoSchedule"]);
+    }
+
+    #[test]
+    fn taints_follow_the_conditions() {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let c = |kind: &str, status: &str| json!({"type": kind, "status": status});
+        let t = |key: &str, effect: &str| json!({"key": format!("node.kubernetes.io/{key}"), "effect": effect});
+        let cases = [
+            (vec![t("not-ready", "NoSchedule")], vec![], Some("")),
+            (vec![], vec![c("Ready", "True")], None),
+            (
+                vec![],
+                vec![c("DiskPressure", "True"), c("Ready", "False")],
+                Some("disk-pressure:NoSchedule not-ready:NoSchedule not-ready:NoExecute"),
+            ),
+            (
+                vec![],
+                vec![c("NetworkUnavailable", "True"), c("PIDPressure", "Unknown"), c("MemoryPressure", "False")],
+                Some("network-unavailable:NoSchedule"),
+            ),
+            // Only these two effects are the controller's.
+            (vec![t("disk-pressure", "NoExecute"), t("not-ready", "PreferNoSchedule")], vec![c("Ready", "True")], None),
+            (
+                vec![t("not-ready", "NoExecute"), t("not-ready", "NoSchedule")],
+                vec![c("Ready", "Unknown")],
+                Some("unreachable:NoSchedule unreachable:NoExecute"),
+            ),
+        ];
+        for (i, (held, conditions, expect)) in cases.into_iter().enumerate() {
+            let next = taints(&held, &conditions, false, now, || Leave::Now).map(|all| {
+                let text = |t: &Value| format!("{}:{}", t["key"].as_str().unwrap(), t["effect"].as_str().unwrap());
+                all.iter().map(text).collect::<Vec<_>>().join(" ").replace("node.kubernetes.io/", "")
+            });
+            assert_eq!(next.as_deref(), expect, "{i}");
+        }
+    }
+
+    #[test]
+    fn older_labels_follow_the_newer() {
+        let (os, old_os, arch) = ("kubernetes.io/os", "beta.kubernetes.io/os", "kubernetes.io/arch");
+        let cases: [(&[(&str, &'static str)], &[(&str, &str)]); 4] = [
+            (&[], &[]),
+            (&[(os, "linux"), (old_os, "linux")], &[]),
+            (
+                &[(os, "linux"), (old_os, "windows"), (arch, "arm64")],
+                &[(old_os, "linux"), ("beta.kubernetes.io/arch", "arm64")],
+            ),
+            (&[(old_os, "linux")], &[]),
+        ];
+        for (held, expect) in cases {
+            let label = |k: &str| held.iter().find(|(name, _)| *name == k).map(|(_, value)| *value);
+            assert_eq!(labels(label), expect);
+        }
     }
 }

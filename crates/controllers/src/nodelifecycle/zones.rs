@@ -3,6 +3,7 @@
 //! A single silent node is assumed dead. If most nodes of a zone are silent, the network is assumed broken, and if all nodes are, this
 //! server is assumed to be cut off and nothing is evicted.
 
+use crate::meters;
 use client::{Key, Meta, Tokens};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,6 +85,10 @@ impl Zones {
             *(if ready { &mut counted.ready } else { &mut counted.silent }) += 1;
         }
         let mut held = self.counts.lock();
+        for zone in held.keys().filter(|zone| !counts.contains_key(zone)) {
+            report(zone, Counts::default());
+        }
+        counts.iter().for_each(|(zone, counts)| report(zone, *counts));
         let changed = all_full(&held) != all_full(&counts);
         *held = counts;
         changed
@@ -119,6 +124,19 @@ impl Zones {
     pub fn forget(&self, key: &Key) {
         self.granted.lock().remove(key);
     }
+}
+
+/// The key of a zone, as in upstream's metrics.
+pub fn label((region, zone): &Zone) -> String {
+    if region.is_empty() && zone.is_empty() { String::new() } else { format!("{region}:\0:{zone}") }
+}
+
+/// Shows the counts of a zone in metrics.
+fn report(zone: &Zone, counts: Counts) {
+    let (zone, size) = (label(zone), counts.ready + counts.silent);
+    meters::set(&meters::ZONE_SIZE, &[&zone], size);
+    meters::set(&meters::ZONE_UNHEALTHY, &[&zone], counts.silent);
+    meters::set(&meters::ZONE_HEALTH, &[&zone], (counts.ready * 100).checked_div(size).unwrap_or(100));
 }
 
 fn all_full(counts: &BTreeMap<Zone, Counts>) -> bool {

@@ -9,6 +9,7 @@ mod status;
 use crate::consistency::is_current;
 use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use crate::ownership::{Claims, Owners};
 use crate::pod_control::{BURST, PodControl, Supply, pod_from_template, slow_start};
 use crate::views::{Pod, PodEntry, Selector, is_active, pods};
@@ -128,12 +129,16 @@ pub async fn run(family: Family, context: Context) {
         resource,
         context,
     });
-    builder.enqueue(&c.sets);
+    builder.handle(&c, &c.sets, Controller::set_changed);
     builder.handle(&c, &c.pods, Controller::pod_changed);
     builder.run(5, c).await;
 }
 
 impl Controller {
+    fn set_changed(&self, c: &Change<SetView>, queue: &WorkQueue<Key>) {
+        self.owners.enqueue_owner(c, &self.expected, queue);
+    }
+
     fn pod_changed(&self, c: &Change<Pod>, queue: &WorkQueue<Key>) {
         self.owners.observe(c, &self.expected);
         self.owners.enqueue(c, queue);
@@ -169,7 +174,8 @@ impl Reconcile for Controller {
                 continue;
             }
             if p.meta.is_deleting() {
-                terminating += usize::from(p.meta.controller().is_some_and(|o| o.uid == entry.meta.uid));
+                let ours = p.meta.controller().is_some_and(|o| o.uid == entry.meta.uid);
+                terminating += usize::from(ours && selector.matches(|k| p.meta.label(k)));
             } else if claims.claim(selector.matches(|k| p.meta.label(k)), &p.meta).await? {
                 active.push(p);
             }
@@ -288,14 +294,14 @@ impl Controller {
         if n >= active.len() {
             return active.to_vec();
         }
-        // Pods of the sets of the same deployment count as siblings.
+        // Pods of the sets of the same deployment count as siblings. Upstream knows none for a set without an owner.
         let mut on_node: BTreeMap<Box<str>, usize> = BTreeMap::new();
         {
             let sets = self.sets.cache();
             let cache = self.pods.cache();
             let uids: Vec<Arc<str>> = match set.controller_of() {
                 Some(o) => sets.controlled_by(o.uid).map(|s: &Arc<Entry<SetView>>| s.meta.uid.clone()).collect(),
-                None => vec![set.uid().into()],
+                None => Vec::new(),
             };
             for uid in uids {
                 for p in cache.controlled_by(&uid).filter(|p| is_active(p)) {
@@ -309,7 +315,11 @@ impl Controller {
             .map(|p| (Weighed { pod: p, doubled: on_node.get(&p.view.spec.node_name).copied().unwrap_or(0) }, p))
             .collect();
         weighed.sort_by(|a, b| order(&a.0, &b.0, now));
-        weighed.into_iter().take(n).map(|(_, p)| p.clone()).collect()
+        let going: Vec<Arc<PodEntry>> = weighed.into_iter().take(n).map(|(_, p)| p.clone()).collect();
+        for ratio in rank::age_ratios(active, &going, now) {
+            meters::observe(&meters::DELETION_AGE_RATIO, &[], ratio);
+        }
+        going
     }
 
     async fn write_status(

@@ -3,6 +3,7 @@
 use crate::views::PodEntry;
 use jiff::Timestamp;
 use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
 
 /// A pod and what it is compared by.
 #[derive(Clone)]
@@ -33,17 +34,35 @@ pub fn order(a: &Weighed<'_>, b: &Weighed<'_>, now: Timestamp) -> Ordering {
     by.then_with(|| a.pod.meta.uid.cmp(&b.pod.meta.uid))
 }
 
+/// The ages of the ready pods among `going` in relation to the age of the youngest ready one of all.
+pub fn age_ratios(all: &[Arc<PodEntry>], going: &[Arc<PodEntry>], now: Timestamp) -> Vec<f64> {
+    let age = |p: &PodEntry| Some(now.duration_since(p.meta.creation_timestamp?).as_secs_f64().max(0.001));
+    let ready = |p: &&Arc<PodEntry>| p.view.is_ready();
+    let youngest = all.iter().filter(ready).filter_map(|p| age(p)).reduce(f64::min);
+    let Some(youngest) = youngest else { return Vec::new() };
+    going.iter().filter(ready).filter_map(|p| Some(age(p)? / youngest)).collect()
+}
+
 fn phase(p: &str) -> u8 {
     match p {
-        "Pending" => 0,
+        "Unknown" => 1,
         "Running" => 2,
-        _ => 1,
+        _ => 0,
     }
 }
 
 /// The annotation `controller.kubernetes.io/pod-deletion-cost`; 0 if missing or invalid.
 fn cost(p: &PodEntry) -> i32 {
-    p.view.metadata.annotations.deletion_cost.as_deref().and_then(|c| c.parse().ok()).unwrap_or(0)
+    p.view.metadata.annotations.deletion_cost.as_deref().and_then(parse_cost).unwrap_or(0)
+}
+
+/// A number without a plus sign and leading zeros.
+fn parse_cost(text: &str) -> Option<i32> {
+    match text.as_bytes().first() {
+        Some(b'-' | b'1'..=b'9') => text.parse().ok(),
+        Some(b'0') if text == "0" => Some(0),
+        _ => None,
+    }
 }
 
 /// Younger first, by powers of two. A missing time is the youngest.
@@ -100,5 +119,32 @@ mod tests {
         w.sort_by(|a, b| order(a, b, now));
         let names: Vec<_> = w.iter().map(|w| &w.pod.meta.name[..1]).collect();
         assert_eq!(names.concat(), "abcdefgh");
+    }
+
+    /// Upstream compares UIDs as soon as two times of one magnitude differ, and restarts only if they are equal. That is no order: of three
+    /// pods each could come before the next. Here restarts come before UIDs.
+    #[test]
+    fn the_order_has_no_rings() {
+        let now = "2026-01-02T00:00:00Z".parse().unwrap();
+        let (old, later) = (Some("2026-01-01T00:00:00Z"), Some("2026-01-01T00:00:10Z"));
+        let pods = [
+            pod("c", "Running", "n", old, None, 5),
+            pod("a", "Running", "n", old, None, 0),
+            pod("b", "Running", "n", later, None, 0),
+        ];
+        let less = |i: usize, j: usize| {
+            let weighed = |pod| Weighed { pod, doubled: 0 };
+            order(&weighed(&pods[i]), &weighed(&pods[j]), now) == Ordering::Less
+        };
+        assert!(less(0, 1) && less(1, 2) && less(0, 2));
+    }
+
+    #[test]
+    fn costs_are_plain_numbers() {
+        let cases =
+            [("5", 5), ("-5", -5), ("0", 0), ("+5", 0), ("05", 0), ("", 0), ("x", 0), ("2147483648", 0), ("-0", 0)];
+        for (text, expect) in cases {
+            assert_eq!(parse_cost(text).unwrap_or(0), expect, "{text}");
+        }
     }
 }

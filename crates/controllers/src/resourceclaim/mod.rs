@@ -8,6 +8,7 @@ mod reserve;
 
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
+use crate::meters;
 use crate::views::{Pod, PodEntry, pods};
 use client::{
     Api, ApiResource, Change, DeleteOptions, Entry, Informer, Key, Meta, Outcome, Patch, Recorder, Regarding,
@@ -163,6 +164,11 @@ impl Controller {
         };
         let claim = reserve::generated(pod, &wanted.name, &object(&templates(), &template)?);
         let made = self.api(pod.namespace()).create(&WriteOptions::default(), &claim).await;
+        let admin = match reserve::has_admin_access(&claim) {
+            true => "true",
+            false => "false",
+        };
+        meters::count(&meters::CLAIMS_CREATED, &[if made.is_ok() { "success" } else { "failure" }, admin]);
         let made = made.map_err(|e| Error::Waiting(format!("create ResourceClaim : {e}")))?;
         self.generated.lock().insert(id, made.name().to_owned());
         Ok(Some(made.name().to_owned()))

@@ -104,6 +104,12 @@ pub fn released(claim: &Object, gone: impl Fn(&Value) -> bool) -> Option<Object>
     Some(next)
 }
 
+/// Whether a claim asks for devices that others use (`adminAccess`).
+pub fn has_admin_access(claim: &Object) -> bool {
+    let requests = claim.at(&["spec", "devices", "requests"]).and_then(Value::as_array);
+    requests.into_iter().flatten().any(|r| r["exactly"]["adminAccess"] == true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
 use crate::discovery;
 use crate::views::{Pod, pods};
+use client::informer::View;
 use client::{ApiResource, Informer, Key, ListOptions, Outcome, Scope, WorkQueue, WriteOptions};
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, ReplicationController, ResourceQuota, Secret, Service,
@@ -15,20 +16,80 @@ use k8s_openapi::api::core::v1::{
 use meta::{Gvr, Object, Quantity};
 use parking_lot::Mutex;
 use quota::{self, Amounts, Quota};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often usage is counted without a change.
 const RESYNC: Duration = Duration::from_secs(300);
+const WORKERS: usize = 5;
+
+/// The fields of a quota that decide when it is counted.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct QuotaView {
+    spec: Value,
+    status: Value,
+}
+
+impl QuotaView {
+    /// Whether the status lacks limits of the spec, or usage of a limit. Admission refuses what such a quota would count.
+    fn is_incomplete(&self) -> bool {
+        let (desired, hard) = (quota::amounts(self.spec.get("hard")), quota::amounts(self.status.get("hard")));
+        let used = &self.status["used"];
+        desired != hard || hard.keys().any(|k| !quota::is_idle(k) && used.get(k).is_none())
+    }
+
+    /// Whether objects of a resource count for the quota.
+    fn tracks(&self, gvr: &Gvr) -> bool {
+        let hard = self.status["hard"].as_object();
+        hard.is_some_and(|hard| hard.keys().any(|k| quota::tracks(&gvr.group, &gvr.resource, k)))
+    }
+}
 
 struct Controller {
     context: Context,
-    quotas: Informer<()>,
+    quotas: Informer<QuotaView>,
     queue: Arc<WorkQueue<Key>>,
-    /// The informers of resources that quotas count beside pods and services. They start with the first such quota.
+    /// The informers of resources that quotas count beside pods, services and claims. They start with the first such quota.
     watched: Mutex<HashMap<Gvr, Informer<()>>>,
+}
+
+/// The fields of a claim that decide for which quotas it counts.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ClaimView {
+    spec: ClaimSpec,
+    status: ClaimStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClaimSpec {
+    volume_attributes_class_name: Option<Box<str>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClaimStatus {
+    current_volume_attributes_class_name: Option<Box<str>>,
+    modify_volume_status: Value,
+}
+
+/// Whether a change of a claim can reduce what it counts for (upstream `RequiresQuotaReplenish`).
+fn claim_frees_quota(old: &ClaimView, new: &ClaimView) -> bool {
+    let target = |c: &ClaimView| c.status.modify_volume_status["targetVolumeAttributesClassName"].clone();
+    let classes = |c: &ClaimView| (c.spec.clone(), c.status.current_volume_attributes_class_name.clone(), target(c));
+    classes(old) != classes(new)
+}
+
+/// Whether a change of a pod can reduce what it counts for (upstream `DefaultUpdateFilter`).
+fn pod_frees_quota(old: &Pod, new: &Pod) -> bool {
+    (new.is_terminal() && !old.is_terminal())
+        || old.spec.has_deadline != new.spec.has_deadline
+        || (&old.spec.containers, &old.spec.init_containers) != (&new.spec.containers, &new.spec.init_containers)
 }
 
 /// The resources that quotas count under names of their own.
@@ -47,43 +108,64 @@ fn known() -> [ApiResource; 7] {
 /// Runs until shutdown.
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
+    let mut first = Builder::new(&context);
     let c = Arc::new(Controller {
         quotas: builder.watch(&ApiResource::typed::<ResourceQuota>()),
         queue: builder.queue(),
         watched: Mutex::default(),
         context,
     });
-    builder.enqueue(&c.quotas);
+    first.wait_for(&c.quotas);
+    // Admission writes the status at every charge; only what users change is a reason to count.
+    let urgent = first.queue();
+    builder.on_change(&c.quotas, move |change, queue| {
+        let Some(new) = &change.new else { return };
+        let hard = |q: &QuotaView| quota::amounts(q.spec.get("hard"));
+        if change.old.as_ref().is_some_and(|old| hard(&old.view) == hard(&new.view)) {
+            return;
+        }
+        if new.view.is_incomplete() { urgent.add(change.key()) } else { queue.add(change.key()) }
+    });
     // Not waited for: usage is counted with the server's lists.
-    let pod_cache: Informer<Pod> = c.context.informers.informer(&pods(), &Scope::default());
-    let services: Informer<()> = c.context.informers.informer(&ApiResource::typed::<Service>(), &Scope::default());
-    let recount = c.recount();
-    builder.on_change(&pod_cache, move |change, _| {
-        let ended = |p: &Option<Arc<client::Entry<Pod>>>| p.as_ref().is_none_or(|p| p.view.is_terminal());
-        if change.old.is_some() && ended(&change.new) && !ended(&change.old) || change.new.is_none() {
-            recount(&change.key().namespace);
-        }
-    });
-    let recount = c.recount();
+    c.recount(&mut builder, &pods(), pod_frees_quota);
     // The type of a service may change, and with it what the service counts for.
-    builder.on_change(&services, move |change, _| {
-        if change.old.is_some() {
-            recount(&change.key().namespace);
-        }
-    });
-    builder.run(5, c).await;
+    let kind = |s: &Value| (s["spec"]["type"].clone(), s["spec"]["allocateLoadBalancerNodePorts"].clone());
+    c.recount(&mut builder, &ApiResource::typed::<Service>(), move |old: &Value, new| kind(old) != kind(new));
+    c.recount(&mut builder, &ApiResource::typed::<PersistentVolumeClaim>(), claim_frees_quota);
+    let urgent = first.run_as("resourcequota_priority", WORKERS, c.clone());
+    tokio::join!(urgent, builder.run_as("resourcequota_primary", WORKERS, c));
 }
 
 impl Controller {
-    /// Returns a function that enqueues all quotas of a namespace.
-    fn recount(&self) -> impl Fn(&str) + Send + Sync + use<> {
-        let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
-        move |namespace| quotas.cache().in_namespace(namespace).for_each(|q| queue.add(q.key()))
+    /// Counts again when an object of a resource is deleted, or changes so that it may count for less.
+    fn recount<V: View>(
+        &self,
+        builder: &mut Builder,
+        resource: &ApiResource,
+        frees: impl Fn(&V, &V) -> bool + Send + Sync + 'static,
+    ) {
+        let informer: Informer<V> = self.context.informers.informer(resource, &Scope::default());
+        let enqueue = self.enqueue_quotas(resource);
+        builder.on_change(&informer, move |change, _| match (&change.old, &change.new) {
+            (Some(old), Some(new)) if !frees(&old.view, &new.view) => {}
+            (None, Some(_)) => {}
+            _ => enqueue(&change.key().namespace),
+        });
+    }
+
+    /// Returns a function that enqueues the quotas of a namespace for which a resource counts.
+    fn enqueue_quotas(&self, resource: &ApiResource) -> impl Fn(&str) + Send + Sync + use<> {
+        let (quotas, queue, gvr) = (self.quotas.clone(), self.queue.clone(), resource.gvr().clone());
+        move |namespace| {
+            let cache = quotas.cache();
+            cache.in_namespace(namespace).filter(|q| q.view.tracks(&gvr)).for_each(|q| queue.add(q.key()));
+        }
     }
 
     /// Enqueues quotas when objects of a resource are deleted.
     fn watch(&self, resource: &ApiResource) {
-        if *resource == pods() || *resource == ApiResource::typed::<Service>() {
+        let always = [pods(), ApiResource::typed::<Service>(), ApiResource::typed::<PersistentVolumeClaim>()];
+        if always.contains(resource) {
             return;
         }
         let mut watched = self.watched.lock();
@@ -91,10 +173,10 @@ impl Controller {
             return;
         }
         let informer: Informer<()> = self.context.informers.informer(resource, &Scope::default());
-        let recount = self.recount();
+        let enqueue = self.enqueue_quotas(resource);
         informer.on_change(move |change| {
             if change.new.is_none() {
-                recount(&change.key().namespace);
+                enqueue(&change.key().namespace);
             }
         });
         watched.insert(resource.gvr().clone(), informer);
@@ -109,32 +191,42 @@ impl Reconcile for Controller {
         let api = client.dynamic(&ApiResource::typed::<ResourceQuota>()).namespace(&key.namespace);
         let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };
         let quota = Quota::read(&live);
-        let resources = self.counted(&quota).await?;
+        let (resources, mut failure) = self.counted(&quota).await?;
         let now = meta::time::format(self.context.now());
-        let counted = quota.desired.keys().filter(|k| !quota::is_idle(k));
-        let mut used: Amounts = counted.map(|k| (k.clone(), Quantity::from_int(0))).collect();
+        // What cannot be counted keeps its usage.
+        let mut used = quota.used.clone();
         for r in resources {
             self.watch(&r);
             let gvr = r.gvr();
+            let tracked = quota.desired.keys().filter(|k| quota::tracks(&gvr.group, &gvr.resource, k));
+            let mut more: Amounts = tracked.map(|k| (k.clone(), Quantity::from_int(0))).collect();
             let count = |o: Object| {
                 if quota.covers(&gvr.group, &gvr.resource, &o) {
-                    quota::add(&mut used, quota::usage(&gvr.group, &gvr.resource, &o, Some(&now)));
+                    quota::add(&mut more, quota::usage(&gvr.group, &gvr.resource, &o, Some(&now)));
                 }
             };
-            client.dynamic(&r).namespace(&key.namespace).each(&ListOptions::default(), count).await?;
+            match client.dynamic(&r).namespace(&key.namespace).each(&ListOptions::default(), count).await {
+                Ok(_) => used.extend(more),
+                Err(e) => failure = Some(e.into()),
+            }
         }
         used.retain(|k, _| quota.desired.contains_key(k));
-        if quota.hard != quota.desired || quota.used != used {
+        if quota.hard != quota.desired || quota.used != used || !live.at(&["status"]).is_some_and(is_complete) {
             live.set(&["status"], json!({"hard": quota::to_value(&quota.desired), "used": quota::to_value(&used)}));
             api.update_status(&key.name, &WriteOptions::default(), &live).await?;
         }
-        Ok(Outcome::After(RESYNC))
+        failure.map_or(Ok(Outcome::After(RESYNC)), Err)
     }
 }
 
+fn is_complete(status: &Value) -> bool {
+    status["hard"].is_object() && status["used"].is_object()
+}
+
 impl Controller {
-    /// The resources whose objects a quota counts.
-    async fn counted(&self, quota: &Quota) -> Result<Vec<ApiResource>, Error> {
+    /// The resources whose objects a quota counts, and why some of them are unknown.
+    async fn counted(&self, quota: &Quota) -> Result<(Vec<ApiResource>, Option<Error>), Error> {
+        let mut failure = None;
         let tracked = |r: &ApiResource, k: &String| quota::tracks(&r.gvr().group, &r.gvr().resource, k);
         let mut out: Vec<ApiResource> =
             known().into_iter().filter(|r| quota.desired.keys().any(|k| tracked(r, k))).collect();
@@ -142,17 +234,73 @@ impl Controller {
         if others.iter().any(|k| quota::counted(k).is_some()) {
             let found = discovery::preferred(&self.context.client).await?;
             // Objects of a group that does not answer are not counted as none.
-            if let Some(why) = found.failure()
-                && others.iter().any(|k| found.failed_groups().any(|group| k.ends_with(&format!(".{group}"))))
-            {
-                return Err(Error::Waiting(why));
-            }
+            let concerned = |group: String| others.iter().any(|k| k.ends_with(&format!(".{group}")));
+            failure = found.failure().filter(|_| found.failed_groups().any(concerned)).map(Error::Waiting);
             for s in found.served {
                 if s.can("list") && others.iter().any(|k| tracked(&s.resource, k)) {
                     out.push(s.resource);
                 }
             }
         }
-        Ok(out)
+        Ok((out, failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view<V: View + Clone>(v: Value) -> V {
+        let mut v = v;
+        v["metadata"] = json!({"name": "x"});
+        client::Entry::<V>::new(v.to_string().into()).unwrap().view.clone()
+    }
+
+    /// A quota whose status lacks something comes first: admission refuses everything that it counts.
+    #[test]
+    fn incomplete_quotas_come_first() {
+        let cases = [
+            (json!({"spec": {"hard": {"pods": "1"}}}), true),
+            (json!({"spec": {"hard": {"pods": "1"}}, "status": {"hard": {"pods": "1"}}}), true),
+            (json!({"spec": {"hard": {"pods": "1"}}, "status": {"hard": {"pods": "1"}, "used": {"pods": "0"}}}), false),
+            (json!({"spec": {"hard": {"pods": "1"}}, "status": {"hard": {"pods": "2"}, "used": {"pods": "0"}}}), true),
+            (
+                json!({"spec": {"hard": {"cpu": "1"}}, "status": {"hard": {"cpu": "1000m"}, "used": {"cpu": "0"}}}),
+                false,
+            ),
+            (json!({"spec": {}, "status": {}}), false),
+        ];
+        for (v, expect) in cases {
+            assert_eq!(view::<QuotaView>(v.clone()).is_incomplete(), expect, "{v}");
+        }
+        let q: QuotaView = view(json!({"status": {"hard": {"pods": "1", "count/widgets.example.com": "1"}}}));
+        let gvr = |group: &str, resource: &str| meta::GroupVersion::new(group, "v1").with_resource(resource);
+        assert!(q.tracks(&gvr("", "pods")) && q.tracks(&gvr("example.com", "widgets")));
+        assert!(!q.tracks(&gvr("", "services")));
+    }
+
+    #[test]
+    fn changes_that_free_quota() {
+        let pod = |phase: &str, cpu: &str, deadline: Option<i64>| {
+            view::<Pod>(json!({"status": {"phase": phase},
+                "spec": {"activeDeadlineSeconds": deadline,
+                    "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}}))
+        };
+        let running = pod("Running", "1", None);
+        for (new, expect) in [
+            (pod("Running", "1", None), false),
+            (pod("Succeeded", "1", None), true),
+            (pod("Running", "2", None), true),
+            (pod("Running", "1", Some(5)), true),
+        ] {
+            assert_eq!(pod_frees_quota(&running, &new), expect, "{new:?}");
+        }
+        let claim = |class: &str, target: &str| {
+            view::<ClaimView>(json!({"spec": {"volumeAttributesClassName": class},
+                "status": {"modifyVolumeStatus": {"targetVolumeAttributesClassName": target}}}))
+        };
+        assert!(!claim_frees_quota(&claim("a", "b"), &claim("a", "b")));
+        assert!(claim_frees_quota(&claim("a", "b"), &claim("c", "b")));
+        assert!(claim_frees_quota(&claim("a", "b"), &claim("a", "c")));
     }
 }

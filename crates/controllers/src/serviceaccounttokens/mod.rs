@@ -8,9 +8,9 @@ use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use client::{ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions, optional};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-use meta::Object;
+use meta::{Object, Value};
 use std::sync::Arc;
 
 const NAME: &str = "kubernetes.io/service-account.name";
@@ -35,6 +35,7 @@ fn scope() -> Scope {
 /// Runs until shutdown.
 pub async fn run(context: Context, issue: Issue, root_ca: String) {
     let mut builder = Builder::new(&context);
+    let mut references = Builder::<Reference>::new(&context);
     let c = Arc::new(Controller {
         secrets: builder.watch_scope(&ApiResource::typed::<Secret>(), &scope()),
         accounts: builder.watch(&ApiResource::typed::<ServiceAccount>()),
@@ -44,7 +45,59 @@ pub async fn run(context: Context, issue: Issue, root_ca: String) {
     });
     builder.enqueue(&c.secrets);
     builder.handle(&c, &c.accounts, Controller::account_changed);
-    builder.run(5, c).await;
+    references.wait_for(&c.accounts);
+    references.on_change(&c.secrets, |change, queue| {
+        if let (Some(old), None) = (&change.old, &change.new)
+            && let Ok(secret) = object(&ApiResource::typed::<Secret>(), old)
+            && let Some(account) = secret.annotation(NAME)
+        {
+            queue.add(Reference {
+                account: Key::new(old.meta.namespace.clone(), account),
+                uid: secret.annotation(UID).unwrap_or_default().to_owned(),
+                secret: secret.name().to_owned(),
+            });
+        }
+    });
+    let references = references.run_as("serviceaccount_tokens_service", 5, Arc::new(References(c.clone())));
+    tokio::join!(references, builder.run(5, c));
+}
+
+/// The reference of an account to a secret that is gone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Reference {
+    account: Key,
+    /// The UID of the account; empty if the secret did not name it.
+    uid: String,
+    secret: String,
+}
+
+/// Removes references to secrets that are gone.
+struct References(Arc<Controller>);
+
+impl Reconcile for References {
+    type Key = Reference;
+
+    async fn reconcile(&self, r: Reference) -> Result<Outcome, Error> {
+        let accounts = ApiResource::typed::<ServiceAccount>();
+        let api = self.0.context.client.dynamic(&accounts).namespace(&r.account.namespace);
+        let is_owner = |uid: &str| r.uid.is_empty() || r.uid == uid;
+        if self.0.accounts.get(&r.account).is_none_or(|a| !is_owner(&a.meta.uid)) {
+            return Ok(Outcome::Done);
+        }
+        let Some(mut live) = api.get_opt(&r.account.name).await?.filter(|a| is_owner(a.uid())) else {
+            return Ok(Outcome::Done);
+        };
+        let all = live.get("secrets").and_then(Value::as_array).cloned().unwrap_or_default();
+        let left: Vec<Value> = all.iter().filter(|s| s["name"] != *r.secret).cloned().collect();
+        if left.len() < all.len() {
+            match left.is_empty() {
+                true => drop(live.remove(&["secrets"])),
+                false => live.set(&["secrets"], left),
+            }
+            optional(api.update(&r.account.name, &WriteOptions::default(), &live).await)?;
+        }
+        Ok(Outcome::Done)
+    }
 }
 
 impl Controller {
@@ -93,9 +146,6 @@ impl Controller {
     fn filled(&self, secret: &Object, account: &Object) -> Result<Option<Object>, Error> {
         let mut new = secret.clone();
         let has = |k: &str| secret.str_at(&["data", k]).is_some_and(|v| !v.is_empty());
-        if secret.annotation(UID) != Some(account.uid()) {
-            new.set_annotation(UID, account.uid());
-        }
         let ca = STANDARD.encode(&self.root_ca);
         if !self.root_ca.is_empty() && secret.str_at(&["data", "ca.crt"]) != Some(&ca) {
             new.set(&["data", "ca.crt"], ca);
@@ -107,6 +157,10 @@ impl Controller {
             let token = (self.issue)(account, secret).map_err(|why| Error::Invalid { what: "token", why })?;
             new.set(&["data", "token"], STANDARD.encode(token));
         }
-        Ok((new != *secret).then_some(new))
+        if new == *secret {
+            return Ok(None);
+        }
+        new.set_annotation(UID, account.uid());
+        Ok(Some(new))
     }
 }

@@ -73,13 +73,14 @@ fn claims_of(pod: &Object) -> Vec<String> {
     if pod.str_at(&["spec", "nodeName"]).unwrap_or_default().is_empty() {
         return Vec::new();
     }
+    let stopped = pod.is_deleting() && pod.int_at(&["metadata", "deletionGracePeriodSeconds"]) == Some(0);
     let all = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
     let name = |v: &Value| match v["persistentVolumeClaim"]["claimName"].as_str() {
         Some(n) => Some(n.to_owned()),
-        // An ephemeral volume is a claim with the name of its pod.
-        None => {
-            v["ephemeral"].is_object().then(|| format!("{}-{}", pod.name(), v["name"].as_str().unwrap_or_default()))
-        }
+        // An ephemeral volume is a claim with the name of its pod. A pod that has stopped does not use it any more: deleted in the
+        // foreground, it waits for its claim.
+        None => (v["ephemeral"].is_object() && !stopped)
+            .then(|| format!("{}-{}", pod.name(), v["name"].as_str().unwrap_or_default())),
     };
     all.filter_map(name).collect()
 }
@@ -191,6 +192,10 @@ mod tests {
         let pod = |node: &str| json!({"metadata": {"name": "p"}, "spec": {"nodeName": node, "volumes": volumes}});
         assert_eq!(used(pod("n"), claims_of), ["c", "p-e"]);
         assert!(used(pod(""), claims_of).is_empty());
+        let mut stopped = pod("n");
+        stopped["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        stopped["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+        assert_eq!(used(stopped, claims_of), ["c"], "the claim of an ephemeral volume goes with its pod");
         let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeAttributesClassName": "gold"},
             "status": {"currentVolumeAttributesClassName": "silver"}});
         assert_eq!(used(claim, classes_of), ["gold", "silver"]);

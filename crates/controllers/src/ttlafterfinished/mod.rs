@@ -5,6 +5,7 @@
 use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
 use crate::job::{self, JobView};
+use crate::meters;
 use client::{Api, ApiResource, DeleteOptions, Entry, Informer, Key, Outcome, Preconditions, Propagation, optional};
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -79,7 +80,13 @@ impl Reconcile for Controller {
                     }),
                     ..DeleteOptions::propagation(Propagation::Foreground)
                 };
-                optional(api.delete(&key.name, &options).await)?;
+                if optional(api.delete(&key.name, &options).await)?.is_some()
+                    && let Some((end, ttl)) = current.view.finished().zip(current.view.ttl_seconds())
+                    && let Some(finished) = end.last_transition_time
+                {
+                    let late = self.context.now().duration_since(meta::time::plus(finished, ttl));
+                    meters::observe(&meters::TTL_DELETION_SECONDS, &[], late.as_secs_f64());
+                }
                 Ok(Outcome::Done)
             }
             Some(left) => Ok(Outcome::After(left)),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod accounts;
 mod addresses;
 mod autoscaling;
 mod batch;
@@ -13,10 +14,14 @@ mod extremes;
 mod framework;
 mod harness;
 mod limits;
+mod nodes;
+mod owners;
 mod policies;
 mod protection;
 mod repeat;
 mod roles;
+mod rollouts;
+mod services;
 mod stateful;
 mod tokens;
 mod unreadable;
