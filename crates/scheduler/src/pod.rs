@@ -5,6 +5,7 @@ use crate::resources::Resources;
 use crate::spread::Constraint;
 use client::Entry;
 use client::informer::{Pooled, or_default};
+use jiff::Timestamp;
 use placement::{NodeAffinity, Toleration};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -22,6 +23,10 @@ pub struct PodInfo {
     pub node_name: Box<str>,
     pub phase: Box<str>,
     pub nominated_node: Box<str>,
+    /// When the node began with the pod.
+    pub start_time: Option<Timestamp>,
+    /// Whether a scheduler evicts the pod for one of higher priority.
+    pub is_preempted: bool,
     requirements: Pooled<Requirements>,
 }
 
@@ -84,6 +89,17 @@ struct Raw {
 struct RawStatus {
     phase: Box<str>,
     nominated_node_name: Box<str>,
+    start_time: Option<Timestamp>,
+    #[serde(deserialize_with = "or_default")]
+    conditions: Vec<RawCondition>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawCondition {
+    r#type: Box<str>,
+    status: Box<str>,
+    reason: Box<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -207,7 +223,7 @@ impl From<Raw> for PodInfo {
             affinity: NodeAffinity::read(&s.node_selector, &s.affinity.node_affinity),
             pod_affinity: PodAffinity::read(&s.affinity.pod_affinity, &s.affinity.pod_anti_affinity),
             spread: s.topology_spread_constraints.iter().map(Constraint::read).collect(),
-            images: s.containers.iter().map(|c| c.image.clone()).collect(),
+            images: s.init_containers.iter().chain(&s.containers).map(|c| c.image.clone()).collect(),
             scheduler_name: s.scheduler_name,
             priority: s.priority.unwrap_or(0),
             may_preempt: &*s.preemption_policy != "Never",
@@ -221,6 +237,10 @@ impl From<Raw> for PodInfo {
             node_name: s.node_name,
             phase: raw.status.phase,
             nominated_node: raw.status.nominated_node_name,
+            start_time: raw.status.start_time,
+            is_preempted: raw.status.conditions.iter().any(|c| {
+                &*c.r#type == "DisruptionTarget" && &*c.status == "True" && &*c.reason == "PreemptionByScheduler"
+            }),
             requirements: Pooled::intern(requirements),
         }
     }

@@ -48,6 +48,17 @@ impl Resources {
         self.extended.iter().find(|(n, _)| &**n == name).map_or(0, |(_, v)| *v)
     }
 
+    /// The amount of a resource by its name.
+    pub fn get(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.cpu,
+            "memory" => self.memory,
+            "ephemeral-storage" => self.ephemeral,
+            "pods" => self.pods,
+            extended => self.extended(extended),
+        }
+    }
+
     fn combine(&mut self, other: &Self, f: fn(i64, i64) -> i64) {
         self.cpu = f(self.cpu, other.cpu);
         self.memory = f(self.memory, other.memory);

@@ -1,0 +1,53 @@
+//! Objects other than pods, nodes and namespaces that decisions depend on.
+
+use crate::budgets::Budget;
+use crate::cluster::Cluster;
+use crate::framework::Read;
+use crate::workloads::{Kind, Selecting};
+use client::{Entry, Key};
+use std::sync::Arc;
+
+/// An object that decisions depend on.
+#[derive(Clone)]
+pub enum Dependency {
+    Budget(Arc<Budget>),
+    Workload(Kind, Arc<Entry<Selecting>>),
+}
+
+impl Dependency {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Budget(_) => "PodDisruptionBudget",
+            Self::Workload(kind, _) => kind.name(),
+        }
+    }
+
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Budget(budget) => budget.key(),
+            Self::Workload(_, workload) => workload.key(),
+        }
+    }
+
+    /// What filters read of it.
+    pub fn read(&self) -> Option<Read> {
+        match self {
+            Self::Budget(_) | Self::Workload(..) => None,
+        }
+    }
+
+    /// Adds the object to the cluster, or replaces it.
+    pub fn set(self, cluster: &mut Cluster) {
+        match self {
+            Self::Budget(budget) => cluster.set_budget(budget),
+            Self::Workload(kind, w) => cluster.workloads_mut().set(kind, &w.key(), Some(&w.view)),
+        }
+    }
+
+    pub fn remove(&self, cluster: &mut Cluster) {
+        match self {
+            Self::Budget(budget) => cluster.remove_budget(&budget.key()),
+            Self::Workload(kind, w) => cluster.workloads_mut().set(*kind, &w.key(), None),
+        }
+    }
+}
