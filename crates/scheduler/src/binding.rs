@@ -1,5 +1,6 @@
 //! The binding cycle of a pod: Permit, PreBind, Bind and PostBind. It runs concurrently with the scheduling of other pods.
 
+use crate::extender::{Extender, ExtenderError};
 use crate::framework::{Framework, Permit, Point, Refusal};
 use crate::pod::Pod;
 use client::Error;
@@ -23,6 +24,8 @@ pub enum BindingError {
         #[source]
         source: Error,
     },
+    #[error("binding rejected: {0}")]
+    Extender(ExtenderError),
     #[error("no plugin binds pods")]
     NoBinder,
     #[error("a plugin panicked")]
@@ -64,13 +67,23 @@ pub async fn permitted(waits: Waits, cancelled: oneshot::Receiver<&'static str>)
     }
 }
 
-/// Binds a pod to a node.
-pub async fn bind(framework: &Framework, pod: &Arc<Pod>, node: &Arc<str>) -> Result<(), BindingError> {
+/// Binds a pod to a node, through `extender` if there is one.
+pub async fn bind(
+    framework: &Framework,
+    extender: Option<&Extender>,
+    pod: &Arc<Pod>,
+    node: &Arc<str>,
+) -> Result<(), BindingError> {
     for plugin in framework.at(Point::PreBind) {
         if let Some(prepared) = plugin.pre_bind(pod, node) {
             let failed = |source| BindingError::Failed { point: "PreBind", plugin: plugin.name(), source };
             prepared.await.map_err(failed)?;
         }
+    }
+    if let Some(extender) = extender {
+        extender.bind(pod, node).await.map_err(BindingError::Extender)?;
+        framework.at(Point::PostBind).for_each(|p| p.post_bind(pod, node));
+        return Ok(());
     }
     let binder = framework.at(Point::Bind).find_map(|p| Some((p.name(), p.bind(pod, node)?)));
     let (plugin, bound) = binder.ok_or(BindingError::NoBinder)?;

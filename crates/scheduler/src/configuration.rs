@@ -1,19 +1,34 @@
 //! The configuration of the scheduler (upstream `KubeSchedulerConfiguration` v1): profiles, their plugins, and extenders.
 
 mod arguments;
+mod extender;
 mod profile;
+mod read;
+mod validate;
 
 pub use arguments::Arguments;
+pub use extender::ExtenderConfiguration;
 pub use profile::{Enabled, PluginSet, Profile};
 
 use crate::queue::Backoff;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
+    /// The file cannot be read.
+    #[error("open {}: {source}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The text is no valid configuration.
+    #[error("{0}")]
+    Invalid(String),
     /// The plugins of a profile do not make a framework.
-    #[error("creating profile for scheduler name {scheduler}: {problem}")]
+    #[error("initializing profiles: creating profile for scheduler name {scheduler}: {problem}")]
     Profile { scheduler: Arc<str>, problem: String },
 }
 
@@ -25,10 +40,20 @@ pub struct Configuration {
     /// The share in percent of nodes to find before they are scored; none: it falls with the size of the cluster.
     pub percentage: Option<u32>,
     pub backoff: Backoff,
+    /// In the order of their calls.
+    pub extenders: Vec<ExtenderConfiguration>,
 }
 
 impl Default for Configuration {
     fn default() -> Self {
-        Self { profiles: vec![Profile::new("default-scheduler")], percentage: None, backoff: Backoff::default() }
+        Self {
+            profiles: vec![Profile::new("default-scheduler")],
+            percentage: None,
+            backoff: Backoff::default(),
+            extenders: Vec::new(),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use crate::decision::{Decision, Diagnosis, Refusal};
 use crate::filters::Filters;
 use crate::framework::{Framework, NodeScore, Point};
 use crate::pod::Pod;
+use std::collections::HashMap;
 
 /// The minimum number of feasible nodes to find before they are scored.
 const FEW: usize = 100;
@@ -149,9 +150,13 @@ fn best(
         each.push(scores);
     }
     if !extra.is_empty() {
-        let extra: std::collections::HashMap<&str, i64> = extra.iter().map(|(n, s)| (&**n, *s)).collect();
+        let mut sums: HashMap<&str, i64> = HashMap::new();
+        for (node, score) in extra {
+            let sum = sums.entry(node).or_default();
+            *sum = sum.saturating_add(*score);
+        }
         for (total, node) in totals.iter_mut().zip(nodes) {
-            *total = total.saturating_add(extra.get(&*node.name).copied().unwrap_or(0));
+            *total = total.saturating_add(sums.get(&*node.name).copied().unwrap_or(0));
         }
     }
     let best = first_of_heap(&totals);

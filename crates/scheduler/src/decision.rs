@@ -79,6 +79,8 @@ pub struct Decision {
     pub pod_refusal: Option<Refusal>,
     /// Why nodes were refused. Complete if no node fits.
     pub diagnosis: Diagnosis,
+    /// Whether extenders refused nodes that passed the filters.
+    pub extenders_refused: bool,
     /// Why PostFilter plugins could not help.
     pub post_filter: String,
     /// The weighted scores of the chosen node, by plugin.
@@ -89,7 +91,8 @@ impl Decision {
     /// The plugins that refused the pod or a node.
     pub fn refused_by(&self) -> BTreeSet<&'static str> {
         let refusals = self.diagnosis.refusals.iter().map(|(_, r)| r).chain(&self.diagnosis.others);
-        refusals.chain(&self.pod_refusal).map(|r| r.plugin).collect()
+        let extenders = self.extenders_refused.then_some(crate::extender::NAME);
+        refusals.chain(&self.pod_refusal).map(|r| r.plugin).chain(extenders).collect()
     }
 
     /// Why a node was refused.

@@ -8,6 +8,7 @@ use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::decision::Decision;
 pub use crate::decision::Refusal;
 use crate::pod::Pod;
+use crate::preemption::Candidate;
 pub use crate::profile::Framework;
 use futures::future::BoxFuture;
 use meta::Rng;
@@ -123,6 +124,8 @@ pub enum PostFilter {
     Pass,
     /// The pod fits once the victims are gone.
     Nominated(Nomination),
+    /// The pod fits on each of these nodes once their victims are gone.
+    Candidates(Vec<Candidate>),
     /// The plugin cannot make the pod fit, and the pod keeps the nomination that it has.
     Refused(String),
     /// The plugin cannot make the pod fit on any node: a nomination of the pod is void.

@@ -16,6 +16,7 @@ pub mod decide;
 pub mod decision;
 pub mod dependency;
 mod eviction;
+pub mod extender;
 pub mod filters;
 pub mod framework;
 pub mod nominations;

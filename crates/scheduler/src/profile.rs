@@ -1,7 +1,8 @@
 //! The plugins of one scheduler name, by extension point (upstream `framework/runtime`).
 
-use crate::framework::{Event, Plugin, Point, PostFilter, PostFilterContext, Read, Refusal};
+use crate::framework::{Event, Nomination, Plugin, Point, PostFilter, PostFilterContext, Read, Refusal};
 use crate::pod::Pod;
+use crate::preemption::Candidate;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use supervisor::panics::caught_now;
@@ -46,7 +47,9 @@ pub enum ReserveError {
 /// The rejection of a pod after all PostFilter plugins were called.
 #[derive(Default)]
 pub struct PostFiltered {
-    pub nomination: Option<crate::framework::Nomination>,
+    pub nomination: Option<Nomination>,
+    /// Nodes for the pod, of which one has to be chosen.
+    pub candidates: Vec<Candidate>,
     /// Whether an earlier nomination of the pod is void.
     pub clear: bool,
     pub message: String,
@@ -117,8 +120,8 @@ impl Framework {
 
     /// Whether a pod that plugins refused before may fit after an event with these changes.
     pub fn may_fit(&self, pod: &Pod, refused_by: &BTreeSet<&'static str>, event: &Event<'_>, changes: &[Read]) -> bool {
-        // Without a refusing plugin there was no node at all, or a binding failed.
-        if refused_by.is_empty() {
+        // Without a refusing plugin there was no node at all, or a binding failed. What extenders read is not known.
+        if refused_by.is_empty() || refused_by.contains(crate::extender::NAME) {
             return !changes.is_empty();
         }
         let concerns = |p: &&dyn Plugin| refused_by.contains(p.name()) && p.reads().iter().any(|r| changes.contains(r));
@@ -135,6 +138,7 @@ impl Framework {
                 PostFilter::Nominated(nomination) => {
                     return PostFiltered { nomination: Some(nomination), ..PostFiltered::default() };
                 }
+                PostFilter::Candidates(candidates) => return PostFiltered { candidates, ..PostFiltered::default() },
                 PostFilter::Refused(reason) => reasons.push(reason),
                 PostFilter::Hopeless(reason) => {
                     result.clear = true;

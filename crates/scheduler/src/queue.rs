@@ -6,6 +6,7 @@
 //!
 //! Invariant: an event costs as much as there are pods that were refused by a plugin that reads what the event changes.
 
+use crate::extender;
 use crate::framework::{Event, Framework, Read};
 use crate::pod::Pod;
 use std::cmp::Reverse;
@@ -252,7 +253,7 @@ impl Queue {
         let w = again(taken, refused_by);
         let changed = |read: &Read| self.last.get(read).is_some_and(|event| *event > since);
         let reads = |plugin: &&str| w.framework.plugin(plugin).is_some_and(|p| p.reads().iter().any(changed));
-        let outdated = match w.refused_by.is_empty() {
+        let outdated = match w.refused_by.is_empty() || w.refused_by.contains(extender::NAME) {
             true => self.events > since,
             false => w.refused_by.iter().any(reads),
         };
@@ -313,7 +314,10 @@ impl Queue {
         let mut woken: HashSet<Uid> = HashSet::new();
         for framework in self.frameworks.values() {
             let concerned = framework.plugins().filter(|p| p.reads().iter().any(|r| changes.contains(r)));
-            let refused = concerned.map(|p| p.name()).chain([NO_PLUGIN]).filter_map(|name| self.refused.get(name));
+            let refused = concerned
+                .map(|p| p.name())
+                .chain([NO_PLUGIN, extender::NAME])
+                .filter_map(|name| self.refused.get(name));
             for w in refused.flatten().filter_map(|uid| self.waiting.get(uid)) {
                 if Arc::ptr_eq(&w.framework, framework)
                     && !woken.contains(&w.pod.meta.uid)

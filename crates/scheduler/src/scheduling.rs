@@ -4,8 +4,10 @@ use crate::binding::{self, BindingError};
 use crate::decide::{choose, filter};
 use crate::decision::{Decision, Diagnosis, Refusal};
 use crate::eviction::Eviction;
+use crate::extender;
 use crate::framework::{Event, Nomination, PostFilterContext};
 use crate::pod::Pod;
+use crate::preemption;
 use crate::profile::ReserveError;
 use crate::queue::Taken;
 use crate::service::Scheduler;
@@ -68,8 +70,19 @@ impl Scheduler {
     pub async fn schedule(&mut self, taken: Taken) {
         let (pod, framework) = (taken.pod.clone(), taken.framework.clone());
         let filtered = filter(&framework, &pod, &self.cluster, self.start);
-        let (feasible, mut d) = (filtered.feasible, filtered.decision);
-        choose(&framework, &pod, &self.cluster, &feasible, &[], &mut d);
+        let mut d = filtered.decision;
+        let narrowed = extender::narrow(&self.extenders, &pod, filtered.feasible, &mut d).await;
+        let feasible = match narrowed {
+            Ok(feasible) => feasible,
+            Err(e) => {
+                let message = e.to_string();
+                return self
+                    .fail(taken, Failure { reason: "SchedulerError", message, nominated: Nominated::Clear })
+                    .await;
+            }
+        };
+        let scores = extender::scores(&self.extenders, &pod, &feasible).await;
+        choose(&framework, &pod, &self.cluster, &feasible, &scores, &mut d);
         self.start = (self.start + d.evaluated) % self.cluster.live().max(1);
         let Some(node) = d.node.clone() else {
             return self.refuse(taken, d).await;
@@ -87,12 +100,15 @@ impl Scheduler {
                 self.queue.refused(taken.clone(), refused_by);
                 self.report(&taken, failure, None).await;
             }
-            Err(ReserveError::Panicked) => {
-                self.withdraw_nomination(&pod);
-                self.queue.failed(taken.clone());
-                self.report(&taken, Failure::error(&BindingError::Panicked), None).await;
-            }
+            Err(ReserveError::Panicked) => self.fail(taken, Failure::error(&BindingError::Panicked)).await,
         }
+    }
+
+    /// Puts a pod back into the queue whose scheduling failed with an error.
+    async fn fail(&mut self, taken: Taken, failure: Failure) {
+        self.withdraw_nomination(&taken.pod);
+        self.queue.failed(taken.clone());
+        self.report(&taken, failure, None).await;
     }
 
     /// Puts a pod that no node fits back into the queue, after the PostFilter plugins had a look at it.
@@ -111,10 +127,22 @@ impl Scheduler {
             let result = taken.framework.post_filter(&context);
             d.post_filter = result.message;
             nomination = result.nomination;
+            let mut keep = !result.clear;
+            if !result.candidates.is_empty() {
+                let candidates = extender::preempt(&self.extenders, &pod, result.candidates, &self.cluster).await;
+                match candidates.map(|c| preemption::best(c, &*self.options.rng)) {
+                    Ok(best) => nomination = best.map(Nomination::from),
+                    Err(e) => d.post_filter = e.to_string(),
+                }
+                if nomination.is_none() && d.post_filter.is_empty() {
+                    d.post_filter = "preemption: no candidate node for preemption".into();
+                }
+                keep = true;
+            }
             nominated = match &nomination {
                 Some(nomination) => Nominated::Set(nomination.node.clone()),
-                None if result.clear => Nominated::Clear,
-                None => Nominated::Keep,
+                None if keep => Nominated::Keep,
+                None => Nominated::Clear,
             };
         }
         let eviction = nomination.map(|nomination| self.prepare(&pod, nomination));
@@ -209,6 +237,7 @@ impl Scheduler {
         };
         let (permits, outcomes, options) = (self.permits.clone(), self.outcomes.clone(), self.options.clone());
         let Some(recorder) = self.recorders.get(&taken.framework.name).cloned() else { return };
+        let extenders = self.extenders.clone();
         tokio::spawn(async move {
             let pod = &taken.pod;
             let bound = async {
@@ -226,7 +255,10 @@ impl Scheduler {
                     }
                 };
                 let bound = match permitted {
-                    Ok(()) => caught("scheduler", pod.key(), binding::bind(&taken.framework, pod, &node)).await,
+                    Ok(()) => {
+                        let extender = extenders.iter().find(|e| e.binds(pod));
+                        caught("scheduler", pod.key(), binding::bind(&taken.framework, extender, pod, &node)).await
+                    }
                     refused => Ok(refused),
                 };
                 (permit, bound.unwrap_or(Err(BindingError::Panicked)))

@@ -3,6 +3,7 @@
 use crate::changes::{Change, Changes};
 use crate::cluster::Cluster;
 use crate::configuration::{Configuration, ConfigurationError};
+use crate::extender::Extender;
 use crate::framework::{Event, Plugin};
 use crate::plugins::{Handle, Preempting};
 use crate::pod::Pod;
@@ -29,6 +30,8 @@ pub struct Options {
     pub configuration: Configuration,
     /// Plugins that every profile calls before those of its configuration.
     pub plugins: Vec<Arc<dyn Plugin>>,
+    /// Extenders that are called before those of the configuration.
+    pub extenders: Vec<Extender>,
     /// The maximum number of concurrent bindings.
     pub bindings: usize,
 }
@@ -43,6 +46,7 @@ impl Options {
             host: "kemudi".into(),
             configuration: Configuration::default(),
             plugins: Vec::new(),
+            extenders: Vec::new(),
             bindings: 128,
         }
     }
@@ -51,6 +55,8 @@ impl Options {
 pub(crate) struct Scheduler {
     pub options: Arc<Options>,
     pub frameworks: Arc<Frameworks>,
+    /// In the order of their calls.
+    pub extenders: Arc<[Extender]>,
     /// By scheduler name.
     pub recorders: HashMap<Arc<str>, Recorder>,
     pub cluster: Cluster,
@@ -96,6 +102,11 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
     let preempting = Preempting::default();
     let handle = Handle { client: Some(options.client.clone()), preempting: preempting.clone() };
     let frameworks = Arc::new(frameworks(&options.configuration, &handle, &options.plugins)?);
+    let mut extenders = options.extenders.clone();
+    for extender in &options.configuration.extenders {
+        let invalid = |e| ConfigurationError::Invalid(format!("extender {}: {e}", extender.url));
+        extenders.push(Extender::new(extender.clone()).map_err(invalid)?);
+    }
     let recorder = |name: &Arc<str>| {
         let source = Source::scheduler(name, &options.host);
         (name.clone(), Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone()))
@@ -111,6 +122,7 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
         frameworks,
         permits: Arc::new(Semaphore::new(options.bindings)),
         options: Arc::new(options),
+        extenders: extenders.into(),
         recorders,
         cluster: Cluster::default(),
         start: 0,

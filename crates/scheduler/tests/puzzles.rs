@@ -11,6 +11,7 @@ use scheduler::decide::decide;
 use scheduler::framework::PostFilterContext;
 use scheduler::plugins::Handle;
 use scheduler::pod::Pod;
+use scheduler::preemption::best;
 use scheduler::{Cluster, Configuration, Framework};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -80,7 +81,7 @@ fn answer(framework: &Framework, puzzle: &Value, rng: &dyn Rng) -> Value {
     let context = PostFilterContext { framework, pod: &pending, cluster: &cluster, decision: &decision, rng };
     let result = framework.post_filter(&context);
     decision.post_filter = result.message;
-    let nomination = result.nomination;
+    let nomination = best(result.candidates, rng);
     let victims: BTreeSet<&str> = nomination.iter().flat_map(|n| &n.victims).map(|p| &*p.meta.name).collect();
     let node = nomination.as_ref().map(|n| &*n.node);
     json!({"message": decision.message(), "nominated": node, "victims": victims})

@@ -7,6 +7,22 @@ use crate::profile::{Framework, Weighted};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+/// The points, in the order in which upstream checks them.
+const CHECKED: [Point; 12] = [
+    Point::PreFilter,
+    Point::Filter,
+    Point::PostFilter,
+    Point::Reserve,
+    Point::PreScore,
+    Point::Score,
+    Point::PreBind,
+    Point::Bind,
+    Point::PostBind,
+    Point::Permit,
+    Point::PreEnqueue,
+    Point::QueueSort,
+];
+
 /// A plugin to call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enabled {
@@ -94,14 +110,16 @@ impl Profile {
         if scored.map(|(_, weight)| i128::from(*weight)).sum::<i128>() * 100 > i128::from(i64::MAX) {
             return Err(problem("score plugins: total score of Score plugins could overflow".into()));
         }
+        let own: Result<Vec<_>, String> = CHECKED.iter().map(|point| self.own(*point, &made)).collect();
+        own.map_err(problem)?;
+        let orders: Result<Vec<_>, String> = CHECKED.iter().map(|p| Ok((*p, self.order(*p, &made)?))).collect();
+        let mut orders: HashMap<Point, Vec<&str>> = orders.map_err(problem)?.into_iter().collect();
         let mut points = Vec::new();
         for point in Point::ALL {
-            let mut plugins: Vec<Weighted> = extra
-                .iter()
-                .filter(|p| p.points().contains(point))
-                .map(|p| Weighted { plugin: p.clone(), weight: p.weight() })
-                .collect();
-            for name in self.order(*point, &made).map_err(problem)? {
+            let first = extra.iter().filter(|p| p.points().contains(point));
+            let mut plugins: Vec<Weighted> =
+                first.map(|p| Weighted { plugin: p.clone(), weight: p.weight() }).collect();
+            for name in orders.remove(point).unwrap_or_default() {
                 if let Some(plugin) = made.get(name) {
                     plugins.push(Weighted { plugin: plugin.clone(), weight: weights.get(name).copied().unwrap_or(1) });
                 }
@@ -126,25 +144,32 @@ impl Profile {
         Ok(framework)
     }
 
-    /// The names of the plugins that a point calls: those configured for the point that are also default ones, the other default ones,
-    /// and the others of the point.
-    fn order<'a>(&'a self, point: Point, made: &HashMap<&str, Arc<dyn Plugin>>) -> Result<Vec<&'a str>, String> {
+    /// The names of the plugins that are enabled for a point itself.
+    fn own<'a>(&'a self, point: Point, made: &HashMap<&str, Arc<dyn Plugin>>) -> Result<Vec<&'a str>, String> {
         let kind = format!("{point:?}Plugin");
-        const NONE: &PluginSet = &PluginSet { enabled: Vec::new(), disabled: Vec::new() };
-        let own = self.points.get(&point).unwrap_or(NONE);
-        let mut own_names: Vec<&str> = Vec::new();
-        for enabled in &own.enabled {
+        let mut names: Vec<&str> = Vec::new();
+        for enabled in self.points.get(&point).into_iter().flat_map(|s| &s.enabled) {
             let Some(plugin) = made.get(&*enabled.name) else {
                 return Err(format!("{kind} \"{}\" does not exist", enabled.name));
             };
             if !plugin.points().contains(&point) {
                 return Err(format!("plugin \"{}\" does not extend {kind} plugin", enabled.name));
             }
-            if own_names.contains(&&*enabled.name) {
+            if names.contains(&&*enabled.name) {
                 return Err(format!("plugin \"{}\" already registered as \"{kind}\"", enabled.name));
             }
-            own_names.push(&enabled.name);
+            names.push(&enabled.name);
         }
+        Ok(names)
+    }
+
+    /// The names of the plugins that a point calls: those configured for the point that are also default ones, the other default ones,
+    /// and the others of the point.
+    fn order<'a>(&'a self, point: Point, made: &HashMap<&str, Arc<dyn Plugin>>) -> Result<Vec<&'a str>, String> {
+        let kind = format!("{point:?}Plugin");
+        const NONE: &PluginSet = &PluginSet { enabled: Vec::new(), disabled: Vec::new() };
+        let own = self.points.get(&point).unwrap_or(NONE);
+        let own_names = self.own(point, made)?;
         if own.disabled.iter().any(|d| &**d == "*") {
             return Ok(own_names);
         }

@@ -2,7 +2,7 @@
 
 use crate::framework::{Plugin, Point, PostFilter, PostFilterContext, Refusal};
 use crate::pod::Pod;
-use crate::preemption::{Candidates, best, candidates, ineligible};
+use crate::preemption::{Candidates, candidates, ineligible};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,10 +42,7 @@ impl Plugin for DefaultPreemption {
             return PostFilter::Refused(format!("preemption: {reason}"));
         }
         match candidates(framework, pod, cluster, decision, self.candidates, rng) {
-            Ok(found) => match best(found, rng) {
-                Some(candidate) => PostFilter::Nominated(candidate.into()),
-                None => PostFilter::Refused("preemption: no candidate node for preemption".into()),
-            },
+            Ok(found) => PostFilter::Candidates(found),
             Err(diagnosis) => PostFilter::Hopeless(format!("preemption: {}", diagnosis.message())),
         }
     }
