@@ -30,6 +30,8 @@ pub struct Parts {
     pub accounts: Arc<ServiceAccountTokens>,
     /// The ranges of service addresses.
     pub service_ranges: Vec<String>,
+    /// The configuration of the scheduler.
+    pub scheduling: scheduler::Configuration,
 }
 
 impl Parts {
@@ -83,9 +85,10 @@ pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
     parts.server.start_steps.complete(&["poststarthook/start-service-ip-repair-controllers"]);
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
     let (clock, rng, shutdown) = (parts.clock.clone(), parts.rng.clone(), parts.shutdown.clone());
-    let shared = informers.clone();
+    let (shared, configuration) = (informers.clone(), parts.scheduling.clone());
     parts.component("scheduler", runtime).spawn("scheduler", OnEnd::Restart, move || {
-        let options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
+        let mut options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
+        options.configuration = configuration.clone();
         scheduler::run(options, shutdown.clone())
     });
     informers

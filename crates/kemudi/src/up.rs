@@ -78,6 +78,9 @@ pub struct Options {
     /// AdmissionConfiguration: configurations of admission plugins.
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
+    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins and extenders of the scheduler.
+    #[arg(long)]
+    pub scheduler_config: Option<PathBuf>,
     #[command(flatten)]
     pub api: crate::api::Flags,
     /// All flags with their values (`/flagz`).
@@ -121,6 +124,8 @@ pub enum Error {
     Service(#[from] supervisor::Failure),
     #[error("{0}")]
     Admission(String),
+    #[error("--scheduler-config: {0}")]
+    Scheduler(#[from] scheduler::ConfigurationError),
     #[error("{0}")]
     Ranges(&'static str),
     #[error(
@@ -227,6 +232,11 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise =
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
+    let scheduling = match &options.scheduler_config {
+        Some(file) => scheduler::Configuration::read(file)?,
+        None => scheduler::Configuration::default(),
+    };
+    scheduling.check()?;
     let plugins = plugins(&options).await.map_err(Error::Admission)?;
     let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
     let runtime = strategies::metrics::serve(runtime.map_err(Error::RuntimeConfig)?);
@@ -336,6 +346,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
+        scheduling,
     };
     let informers = components::start(&parts, threads.background);
     let mut agent_listeners = None;

@@ -8,6 +8,7 @@ use crate::nominations::Nominations;
 use crate::pod::{HostPort, Pod};
 use crate::pod_affinity::NamespaceLabels;
 use crate::resources::Resources;
+use crate::storage::Storage;
 use crate::workloads::Workloads;
 use client::Entry;
 use client::informer::{Key, Labels, or_default};
@@ -148,6 +149,9 @@ pub struct Cluster {
     nominations: Nominations,
     budgets: BTreeMap<Key, Arc<Budget>>,
     workloads: Workloads,
+    storage: Storage,
+    /// How many placed pods use each claim.
+    claim_uses: HashMap<Key, usize>,
     /// The nodes that exist, in the order in which they are searched; none after a change.
     order: Mutex<Option<Arc<[usize]>>>,
 }
@@ -261,6 +265,30 @@ impl Cluster {
         self.budgets.remove(key);
     }
 
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    pub fn storage_mut(&mut self) -> &mut Storage {
+        &mut self.storage
+    }
+
+    /// Whether a placed pod uses a claim.
+    pub fn is_claim_used(&self, namespace: &Arc<str>, name: &str) -> bool {
+        self.claim_uses.contains_key(&Key::new(namespace.clone(), name))
+    }
+
+    fn count_claims(&mut self, pod: &Pod, add: bool) {
+        for claim in &pod.view.claims {
+            let key = Key::new(pod.meta.namespace.clone(), &*claim.name);
+            let uses = self.claim_uses.entry(key.clone()).or_default();
+            *uses = if add { *uses + 1 } else { uses.saturating_sub(1) };
+            if *uses == 0 {
+                self.claim_uses.remove(&key);
+            }
+        }
+    }
+
     pub fn workloads(&self) -> &Workloads {
         &self.workloads
     }
@@ -341,6 +369,7 @@ impl Cluster {
         self.placed.insert(pod.meta.uid.clone(), self.nodes[i].name.clone());
         self.anti_affine += usize::from(!pod.view.pod_affinity.anti_required.is_empty());
         self.preferring += prefers(&pod);
+        self.count_claims(&pod, true);
         self.nodes[i].add(pod);
     }
 
@@ -351,6 +380,7 @@ impl Cluster {
             if let Some(p) = self.nodes[i].remove(uid) {
                 self.anti_affine -= usize::from(!p.view.pod_affinity.anti_required.is_empty());
                 self.preferring -= prefers(&p);
+                self.count_claims(&p, false);
             }
             self.tidy(i);
         }

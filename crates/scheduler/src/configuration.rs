@@ -10,6 +10,8 @@ pub use arguments::Arguments;
 pub use extender::ExtenderConfiguration;
 pub use profile::{Enabled, PluginSet, Profile};
 
+use crate::extender::Extender;
+use crate::plugins::Handle;
 use crate::queue::Backoff;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,6 +54,23 @@ impl Default for Configuration {
             backoff: Backoff::default(),
             extenders: Vec::new(),
         }
+    }
+}
+
+impl Configuration {
+    /// Errors if the plugins of a profile do not make a framework, or an extender cannot be connected to.
+    pub fn check(&self) -> Result<(), ConfigurationError> {
+        crate::frameworks(self, &Handle::default(), &[])?;
+        self.connect().map(|_| ())
+    }
+
+    /// The extenders, without connections yet.
+    pub fn connect(&self) -> Result<Vec<Extender>, ConfigurationError> {
+        let connect = |extender: &ExtenderConfiguration| {
+            let invalid = |e| ConfigurationError::Invalid(format!("extender {}: {e}", extender.url));
+            Extender::new(extender.clone()).map_err(invalid)
+        };
+        self.extenders.iter().map(connect).collect()
     }
 }
 

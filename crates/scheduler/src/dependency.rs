@@ -3,6 +3,7 @@
 use crate::budgets::Budget;
 use crate::cluster::Cluster;
 use crate::framework::Read;
+use crate::storage::StorageObject;
 use crate::workloads::{Kind, Selecting};
 use client::{Entry, Key};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub enum Dependency {
     Budget(Arc<Budget>),
     Workload(Kind, Arc<Entry<Selecting>>),
+    Storage(StorageObject),
 }
 
 impl Dependency {
@@ -19,6 +21,7 @@ impl Dependency {
         match self {
             Self::Budget(_) => "PodDisruptionBudget",
             Self::Workload(kind, _) => kind.name(),
+            Self::Storage(object) => object.kind(),
         }
     }
 
@@ -26,6 +29,7 @@ impl Dependency {
         match self {
             Self::Budget(budget) => budget.key(),
             Self::Workload(_, workload) => workload.key(),
+            Self::Storage(object) => object.key(),
         }
     }
 
@@ -33,6 +37,7 @@ impl Dependency {
     pub fn read(&self) -> Option<Read> {
         match self {
             Self::Budget(_) | Self::Workload(..) => None,
+            Self::Storage(_) => Some(Read::Storage),
         }
     }
 
@@ -41,6 +46,7 @@ impl Dependency {
         match self {
             Self::Budget(budget) => cluster.set_budget(budget),
             Self::Workload(kind, w) => cluster.workloads_mut().set(kind, &w.key(), Some(&w.view)),
+            Self::Storage(object) => cluster.storage_mut().set(object),
         }
     }
 
@@ -48,6 +54,7 @@ impl Dependency {
         match self {
             Self::Budget(budget) => cluster.remove_budget(&budget.key()),
             Self::Workload(kind, w) => cluster.workloads_mut().set(*kind, &w.key(), None),
+            Self::Storage(object) => cluster.storage_mut().remove(object),
         }
     }
 }

@@ -196,7 +196,7 @@ pub trait Plugin: Send + Sync {
     }
 
     /// Reserve: takes what the pod needs on the node. If a later step fails, [`Self::unreserve`] returns it.
-    fn reserve(&self, _pod: &Pod, _node: &str) -> Result<(), Refusal> {
+    fn reserve(&self, _pod: &Pod, _node: &str, _cluster: &Cluster) -> Result<(), Refusal> {
         Ok(())
     }
 

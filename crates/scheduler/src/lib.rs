@@ -31,12 +31,13 @@ mod scheduling;
 pub mod service;
 pub mod spread;
 mod status;
+pub mod storage;
 mod subscriptions;
 pub mod workloads;
 
 pub use admission::{Failure, admission_check};
 pub use cluster::{Cluster, Node, NodeInfo};
-pub use configuration::Configuration;
+pub use configuration::{Configuration, ConfigurationError};
 pub use decide::decide;
 pub use decision::Decision;
 pub use framework::{Framework, Plugin, Refusal};

@@ -11,10 +11,14 @@ mod node_name;
 mod node_ports;
 mod node_resources_fit;
 mod node_unschedulable;
+mod node_volume_limits;
 mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 use crate::configuration::Arguments;
 use crate::framework::Plugin;
@@ -29,6 +33,7 @@ pub use node_name::NodeName;
 pub use node_ports::NodePorts;
 pub use node_resources_fit::{Insufficient, NodeResourcesFit, Strategy, insufficiencies, shortfalls};
 pub use pod_topology_spread::PodTopologySpread;
+pub use volume_binding::VolumeBinding;
 
 /// What plugins need of the scheduler.
 #[derive(Clone, Default)]
@@ -49,6 +54,10 @@ pub const DEFAULT: &[&str] = &[
     "NodeAffinity",
     "NodePorts",
     "NodeResourcesFit",
+    "VolumeRestrictions",
+    "NodeVolumeLimits",
+    "VolumeBinding",
+    "VolumeZone",
     "PodTopologySpread",
     "InterPodAffinity",
     "DynamicResources",
@@ -78,6 +87,10 @@ pub fn build(name: &str, arguments: &Arguments, handle: &Handle) -> Option<Arc<d
         "NodeAffinity" => Arc::new(NodeAffinity { added: arguments.added_affinity.clone() }),
         "NodePorts" => Arc::new(NodePorts),
         "NodeResourcesFit" => Arc::new(arguments.fit.clone()),
+        "VolumeRestrictions" => Arc::new(volume_restrictions::VolumeRestrictions),
+        "NodeVolumeLimits" => Arc::new(node_volume_limits::NodeVolumeLimits),
+        "VolumeBinding" => Arc::new(VolumeBinding::new(handle.client.clone(), arguments.bind_timeout)),
+        "VolumeZone" => Arc::new(volume_zone::VolumeZone),
         "PodTopologySpread" => Arc::new(arguments.spread.clone()),
         "InterPodAffinity" => Arc::new(arguments.inter_pod_affinity.clone()),
         "DynamicResources" => Arc::new(dynamic_resources::DynamicResources),

@@ -27,6 +27,10 @@ pub struct PodInfo {
     pub start_time: Option<Timestamp>,
     /// Whether a scheduler evicts the pod for one of higher priority.
     pub is_preempted: bool,
+    /// The persistent volume claims that it uses.
+    pub claims: Vec<ClaimUse>,
+    /// Disks that it may not be able to share.
+    pub disks: Vec<Disk>,
     requirements: Pooled<Requirements>,
 }
 
@@ -56,6 +60,50 @@ impl Deref for PodInfo {
     }
 }
 
+/// A persistent volume claim that a pod uses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimUse {
+    pub name: Box<str>,
+    /// Whether the claim is made for the pod (a generic ephemeral volume).
+    pub is_ephemeral: bool,
+}
+
+/// A disk in the pod itself that several pods of a node may not be able to share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Disk {
+    /// What identifies the disk; the first value is its kind.
+    identity: Vec<Box<str>>,
+    /// Monitors of a Ceph cluster; disks without a common one differ.
+    monitors: Vec<Box<str>>,
+    /// Whether it may be shared with others that only read it.
+    read_only: bool,
+}
+
+impl Disk {
+    fn read(volume: &RawVolume) -> Option<Self> {
+        let text = |v: &Value| -> Box<str> { v.as_str().unwrap_or_default().into() };
+        let sources = [
+            ("gcePersistentDisk", &volume.gce_persistent_disk, &["pdName"][..]),
+            ("awsElasticBlockStore", &volume.aws_elastic_block_store, &["volumeID"]),
+            ("iscsi", &volume.iscsi, &["iqn"]),
+            ("rbd", &volume.rbd, &["pool", "image"]),
+        ];
+        let (kind, source, fields) = sources.into_iter().find(|(_, source, _)| source.is_object())?;
+        let monitors = source["monitors"].as_array().into_iter().flatten();
+        Some(Self {
+            identity: std::iter::once(kind.into()).chain(fields.iter().map(|f| text(&source[f]))).collect(),
+            monitors: monitors.map(text).collect(),
+            read_only: kind != "awsElasticBlockStore" && source["readOnly"] == true,
+        })
+    }
+
+    /// Whether a node cannot have both.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let same_cluster = self.monitors.is_empty() || self.monitors.iter().any(|m| other.monitors.contains(m));
+        self.identity == other.identity && same_cluster && !(self.read_only && other.read_only)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
     pub ip: Box<str>,
@@ -80,8 +128,15 @@ impl PodInfo {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Raw {
+    metadata: RawMetadata,
     spec: RawSpec,
     status: RawStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawMetadata {
+    name: Box<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -123,6 +178,21 @@ struct RawSpec {
     init_containers: Vec<RawContainer>,
     overhead: Option<Map<String, Value>>,
     resources: RawResources,
+    #[serde(deserialize_with = "or_default")]
+    volumes: Vec<RawVolume>,
+}
+
+/// The sources of volumes that matter.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawVolume {
+    name: Box<str>,
+    persistent_volume_claim: Value,
+    ephemeral: Value,
+    gce_persistent_disk: Value,
+    aws_elastic_block_store: Value,
+    iscsi: Value,
+    rbd: Value,
 }
 
 #[derive(Deserialize, Default)]
@@ -233,7 +303,16 @@ impl From<Raw> for PodInfo {
             tolerations: s.tolerations,
             host_ports,
         };
+        let claim = |v: &RawVolume| {
+            let made = || format!("{}-{}", raw.metadata.name, v.name);
+            match v.persistent_volume_claim["claimName"].as_str() {
+                Some(name) => Some(ClaimUse { name: name.into(), is_ephemeral: false }),
+                None => v.ephemeral.is_object().then(|| ClaimUse { name: made().into(), is_ephemeral: true }),
+            }
+        };
         Self {
+            claims: s.volumes.iter().filter_map(claim).collect(),
+            disks: s.volumes.iter().filter_map(Disk::read).collect(),
             node_name: s.node_name,
             phase: raw.status.phase,
             nominated_node: raw.status.nominated_node_name,

@@ -1,5 +1,6 @@
 //! The plugins of one scheduler name, by extension point (upstream `framework/runtime`).
 
+use crate::cluster::Cluster;
 use crate::framework::{Event, Nomination, Plugin, Point, PostFilter, PostFilterContext, Read, Refusal};
 use crate::pod::Pod;
 use crate::preemption::Candidate;
@@ -151,8 +152,8 @@ impl Framework {
     }
 
     /// Reserves with all plugins; returns everything if one of them refuses or panics.
-    pub fn reserve(&self, pod: &Pod, node: &str) -> Result<(), ReserveError> {
-        let reserve = || self.at(Point::Reserve).try_for_each(|p| p.reserve(pod, node));
+    pub fn reserve(&self, pod: &Pod, node: &str, cluster: &Cluster) -> Result<(), ReserveError> {
+        let reserve = || self.at(Point::Reserve).try_for_each(|p| p.reserve(pod, node, cluster));
         let reserved = match caught_now("scheduler", pod.key(), reserve) {
             Ok(reserved) => reserved.map_err(ReserveError::Refused),
             Err(_) => Err(ReserveError::Panicked),
@@ -167,5 +168,49 @@ impl Framework {
                 tracing::warn!(plugin = plugin.name(), pod = %pod.key(), "a plugin may not have returned its reservation");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    /// Records what it holds, and panics or refuses in `reserve` if it is to.
+    struct Holder {
+        name: &'static str,
+        held: Arc<Mutex<Vec<&'static str>>>,
+        fails: bool,
+    }
+
+    impl Plugin for Holder {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn reserve(&self, _: &Pod, _: &str, _: &Cluster) -> Result<(), Refusal> {
+            assert!(!self.fails, "a test panics");
+            self.held.lock().push(self.name);
+            Ok(())
+        }
+
+        fn unreserve(&self, _: &Pod, _: &str) {
+            self.held.lock().retain(|n| *n != self.name);
+            assert!(self.name != "second", "a test panics");
+        }
+    }
+
+    /// A plugin that panicked in `reserve` left the reservations of those before it for ever.
+    #[test]
+    fn a_panic_in_reserve_returns_all_reservations() {
+        let held = Arc::new(Mutex::new(Vec::new()));
+        let plugin = |name, fails| Arc::new(Holder { name, held: held.clone(), fails }) as Arc<dyn Plugin>;
+        let framework =
+            Framework::new("s", vec![plugin("first", false), plugin("second", false), plugin("third", true)]);
+        let v = json!({"metadata": {"name": "p", "uid": "p"}});
+        let pod = Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap();
+        assert!(matches!(framework.reserve(&pod, "n", &Cluster::default()), Err(ReserveError::Panicked)));
+        assert!(held.lock().is_empty(), "also after one that panics in unreserve");
     }
 }

@@ -88,3 +88,56 @@ async fn heartbeats_of_nodes_wake_no_pod() {
     q.handle_event(&Event::NodeChanged { old: &node("2", "1"), new: &node("3", "2") });
     assert!(q.pop().is_some(), "room for more pods");
 }
+
+/// Pods that fit nowhere are not looked at again for every pod that is placed, and go when there is room.
+#[tokio::test(start_paused = true)]
+async fn thousands_of_pods_that_never_fit_do_not_delay_others() {
+    let mut q = queue();
+    for n in 0..10_000 {
+        q.add(pod(&format!("big{n}"), 9));
+    }
+    while let Some(taken) = q.pop() {
+        q.refused(taken, ["NodeResourcesFit"].into());
+    }
+    tokio::time::advance(Duration::from_secs(20)).await;
+    let placed = pod("placed", 0);
+    q.add(pod("small", 0));
+    for _ in 0..10_000 {
+        q.handle_event(&Event::PodPlaced(&placed));
+    }
+    assert_eq!(&*q.pop().unwrap().pod.meta.name, "small");
+    assert!(q.pop().is_none(), "nothing has become free");
+    q.handle_event(&Event::PodGone(&placed));
+    assert!(q.pop().is_some());
+    assert_eq!(q.len(), 9_999);
+}
+
+/// A pod that shrinks while it waits is tried again.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_requests_less_is_tried_again() {
+    let mut q = queue();
+    let requesting = |cpu: &str| {
+        let containers = json!([{"resources": {"requests": {"cpu": cpu}}}]);
+        changed(json!({"metadata": {"name": "p", "uid": "p"},
+            "spec": {"schedulerName": "default-scheduler", "containers": containers}}))
+    };
+    q.add(requesting("4"));
+    let taken = q.pop().unwrap();
+    q.refused(taken, ["NodeResourcesFit"].into());
+    q.add(requesting("4"));
+    assert!(q.pop().is_none(), "nothing has changed");
+    q.add(requesting("1"));
+    assert!(q.pop().is_some());
+}
+
+/// What happens while a pod is scheduled is not lost.
+#[tokio::test(start_paused = true)]
+async fn events_during_an_attempt_are_not_missed() {
+    let mut q = queue();
+    q.add(pod("p", 0));
+    let taken = q.pop().unwrap();
+    let gone = pod("gone", 0);
+    q.handle_event(&Event::PodGone(&gone));
+    q.refused(taken, ["NodeResourcesFit"].into());
+    assert!(q.pop().is_some());
+}

@@ -18,7 +18,7 @@ pub struct Resources {
 /// subtraction undoes addition.
 const MAX: i64 = 1 << 50;
 
-fn quantity(v: &Value) -> Option<Quantity> {
+pub(crate) fn quantity(v: &Value) -> Option<Quantity> {
     match v {
         Value::String(s) => Quantity::parse(s).ok(),
         Value::Number(n) => Quantity::parse(&n.to_string()).ok(),

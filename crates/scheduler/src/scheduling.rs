@@ -46,7 +46,7 @@ impl Outcome {
 /// The binding of a pod.
 pub(crate) struct Binding {
     /// Ends the wait for Permit plugins with a reason; dropped when the pod needs no binding any more.
-    wait: Option<oneshot::Sender<&'static str>>,
+    pub wait: Option<oneshot::Sender<&'static str>>,
     /// The pod as it was changed since.
     pub changed: Option<Arc<Pod>>,
 }
@@ -87,7 +87,7 @@ impl Scheduler {
         let Some(node) = d.node.clone() else {
             return self.refuse(taken, d).await;
         };
-        match framework.reserve(&pod, &node) {
+        match framework.reserve(&pod, &node, &self.cluster) {
             Ok(()) => {
                 self.cluster.nominations_mut().remove(&pod.meta.uid);
                 self.cluster.add_pod(pod, &node);

@@ -103,10 +103,7 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
     let handle = Handle { client: Some(options.client.clone()), preempting: preempting.clone() };
     let frameworks = Arc::new(frameworks(&options.configuration, &handle, &options.plugins)?);
     let mut extenders = options.extenders.clone();
-    for extender in &options.configuration.extenders {
-        let invalid = |e| ConfigurationError::Invalid(format!("extender {}: {e}", extender.url));
-        extenders.push(Extender::new(extender.clone()).map_err(invalid)?);
-    }
+    extenders.extend(options.configuration.connect()?);
     let recorder = |name: &Arc<str>| {
         let source = Source::scheduler(name, &options.host);
         (name.clone(), Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone()))
@@ -204,7 +201,10 @@ impl Scheduler {
                         Some(old) => self.queue.handle_event(&Event::NodeChanged { old, new: &new }),
                     }
                 }
-                (Some(old), None) => self.cluster.remove_node(&old.meta.name),
+                (Some(old), None) => {
+                    self.cancel_waits(&old.meta.name);
+                    self.cluster.remove_node(&old.meta.name);
+                }
                 (None, None) => {}
             },
             Change::Namespace { name, new, .. } => match new {
@@ -231,6 +231,16 @@ impl Scheduler {
                 }
                 (None, None) => {}
             },
+        }
+    }
+
+    /// Ends the wait of pods for Permit plugins whose node is gone.
+    fn cancel_waits(&mut self, node: &str) {
+        let pods = self.cluster.node(node).map_or(&[][..], |n| &n.pods);
+        for pod in pods {
+            if let Some(wait) = self.bindings.get_mut(&pod.meta.uid).and_then(|b| b.wait.take()) {
+                let _ = wait.send("node is gone");
+            }
         }
     }
 

@@ -5,11 +5,14 @@ use crate::changes::{Change, Changes};
 use crate::cluster::NodeInfo;
 use crate::dependency::Dependency;
 use crate::pod::PodInfo;
+use crate::storage::{
+    AttachmentInfo, CapacityInfo, ClaimInfo, ClassInfo, CsiDriverInfo, CsiNodeInfo, StorageObject, VolumeInfo,
+};
 use crate::workloads::{Kind, Selecting};
 use client::informer::{Entry, Subscription, View};
 use client::{ApiResource, Informer, Informers, Scope};
 use futures::future::{BoxFuture, join_all};
-use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, policy::v1 as policy};
+use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, policy::v1 as policy, storage::v1 as storage};
 use std::sync::Arc;
 
 /// Reports the changes of all objects, until it is dropped.
@@ -37,9 +40,27 @@ impl Subscriptions {
         all.depend(&controllers, changes, workload(Kind::ReplicationController));
         all.depend(&informers.typed::<apps::ReplicaSet, Selecting>(), changes, workload(Kind::ReplicaSet));
         all.depend(&informers.typed::<apps::StatefulSet, Selecting>(), changes, workload(Kind::StatefulSet));
+        all.watch_storage(informers, changes);
         let pods = informers.typed::<core::Pod, PodInfo>();
         all.watch(&pods, changes, |c| Change::Pod { old: c.old.clone(), new: c.new.clone() });
         all
+    }
+
+    fn watch_storage(&mut self, informers: &Informers, changes: &Arc<Changes>) {
+        let claims = informers.typed::<core::PersistentVolumeClaim, ClaimInfo>();
+        self.depend(&claims, changes, |o| Dependency::Storage(StorageObject::Claim(o)));
+        let volumes = informers.typed::<core::PersistentVolume, VolumeInfo>();
+        self.depend(&volumes, changes, |o| Dependency::Storage(StorageObject::Volume(o)));
+        let classes = informers.typed::<storage::StorageClass, ClassInfo>();
+        self.depend(&classes, changes, |o| Dependency::Storage(StorageObject::Class(o)));
+        let csi_nodes = informers.typed::<storage::CSINode, CsiNodeInfo>();
+        self.depend(&csi_nodes, changes, |o| Dependency::Storage(StorageObject::CsiNode(o)));
+        let csi_drivers = informers.typed::<storage::CSIDriver, CsiDriverInfo>();
+        self.depend(&csi_drivers, changes, |o| Dependency::Storage(StorageObject::CsiDriver(o)));
+        let capacities = informers.typed::<storage::CSIStorageCapacity, CapacityInfo>();
+        self.depend(&capacities, changes, |o| Dependency::Storage(StorageObject::Capacity(o)));
+        let attachments = informers.typed::<storage::VolumeAttachment, AttachmentInfo>();
+        self.depend(&attachments, changes, |o| Dependency::Storage(StorageObject::Attachment(o)));
     }
 
     fn watch<V: View>(

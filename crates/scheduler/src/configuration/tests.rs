@@ -5,7 +5,7 @@ use crate::plugins::Handle;
 fn parse(text: &str) -> Result<Configuration, String> {
     let head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
     let configuration = Configuration::parse(&format!("{head}{text}")).map_err(|e| e.to_string())?;
-    crate::frameworks(&configuration, &Handle::default(), &[]).map_err(|e| e.to_string())?;
+    configuration.check().map_err(|e| e.to_string())?;
     Ok(configuration)
 }
 

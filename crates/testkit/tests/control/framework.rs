@@ -76,7 +76,7 @@ impl Plugin for Probe {
         None
     }
 
-    fn reserve(&self, pod: &Pod, _: &str) -> Result<(), Refusal> {
+    fn reserve(&self, pod: &Pod, _: &str, _: &Cluster) -> Result<(), Refusal> {
         self.call("Reserve", pod);
         Ok(())
     }

@@ -14,13 +14,16 @@ mod framework;
 mod harness;
 mod limits;
 mod policies;
+mod preemption;
 mod protection;
 mod repeat;
 mod roles;
+mod scheduling;
 mod stateful;
 mod tokens;
 mod unreadable;
 mod upkeep;
+mod volumes;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;
@@ -247,7 +250,8 @@ async fn an_unschedulable_pod_waits_with_a_condition() {
         }),
     )
     .await;
-    let text = "0/1 nodes are available: 1 Insufficient cpu.";
+    let text = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+                preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     p.until("the condition", async || {
         let o = p.api("pods").get("big").await.unwrap();
         let c = o.at(&["status", "conditions"])?.as_array()?.iter().find(|c| c["type"] == "PodScheduled")?.clone();
