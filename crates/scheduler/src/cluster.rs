@@ -4,6 +4,7 @@
 //! until its binding fails or the cache shows it.
 
 use crate::budgets::Budget;
+use crate::devices::Devices;
 use crate::nominations::Nominations;
 use crate::pod::{HostPort, Pod};
 use crate::pod_affinity::NamespaceLabels;
@@ -150,6 +151,7 @@ pub struct Cluster {
     budgets: BTreeMap<Key, Arc<Budget>>,
     workloads: Workloads,
     storage: Storage,
+    devices: Devices,
     /// How many placed pods use each claim.
     claim_uses: HashMap<Key, usize>,
     /// The nodes that exist, in the order in which they are searched; none after a change.
@@ -263,6 +265,14 @@ impl Cluster {
 
     pub fn remove_budget(&mut self, key: &Key) {
         self.budgets.remove(key);
+    }
+
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    pub fn devices_mut(&mut self) -> &mut Devices {
+        &mut self.devices
     }
 
     pub fn storage(&self) -> &Storage {

@@ -2,6 +2,7 @@
 
 use crate::budgets::Budget;
 use crate::cluster::Cluster;
+use crate::devices::DeviceObject;
 use crate::framework::Read;
 use crate::storage::StorageObject;
 use crate::workloads::{Kind, Selecting};
@@ -14,6 +15,7 @@ pub enum Dependency {
     Budget(Arc<Budget>),
     Workload(Kind, Arc<Entry<Selecting>>),
     Storage(StorageObject),
+    Device(DeviceObject),
 }
 
 impl Dependency {
@@ -22,6 +24,7 @@ impl Dependency {
             Self::Budget(_) => "PodDisruptionBudget",
             Self::Workload(kind, _) => kind.name(),
             Self::Storage(object) => object.kind(),
+            Self::Device(object) => object.kind(),
         }
     }
 
@@ -30,6 +33,7 @@ impl Dependency {
             Self::Budget(budget) => budget.key(),
             Self::Workload(_, workload) => workload.key(),
             Self::Storage(object) => object.key(),
+            Self::Device(object) => object.key(),
         }
     }
 
@@ -38,6 +42,7 @@ impl Dependency {
         match self {
             Self::Budget(_) | Self::Workload(..) => None,
             Self::Storage(_) => Some(Read::Storage),
+            Self::Device(_) => Some(Read::Devices),
         }
     }
 
@@ -47,6 +52,7 @@ impl Dependency {
             Self::Budget(budget) => cluster.set_budget(budget),
             Self::Workload(kind, w) => cluster.workloads_mut().set(kind, &w.key(), Some(&w.view)),
             Self::Storage(object) => cluster.storage_mut().set(object),
+            Self::Device(object) => cluster.devices_mut().set(object),
         }
     }
 
@@ -55,6 +61,7 @@ impl Dependency {
             Self::Budget(budget) => cluster.remove_budget(&budget.key()),
             Self::Workload(kind, w) => cluster.workloads_mut().set(*kind, &w.key(), None),
             Self::Storage(object) => cluster.storage_mut().remove(object),
+            Self::Device(object) => cluster.devices_mut().remove(object),
         }
     }
 }

@@ -250,6 +250,7 @@ pub enum Read {
     OwnTolerations,
     OwnRequests,
     OwnAffinity,
+    OwnClaims,
 }
 
 /// A change in the cluster.
@@ -309,6 +310,7 @@ impl<'a> Event<'a> {
                 (old.view.tolerations != new.view.tolerations, Read::OwnTolerations),
                 (old.view.requests != new.view.requests, Read::OwnRequests),
                 (old.view.affinity != new.view.affinity, Read::OwnAffinity),
+                (old.view.device_claims != new.view.device_claims, Read::OwnClaims),
             ]),
         }
     }

@@ -6,6 +6,7 @@
 //! ([`admission_check`]).
 
 mod admission;
+pub mod allocation;
 pub mod binding;
 pub mod budgets;
 mod changes;
@@ -15,6 +16,7 @@ pub mod counts;
 pub mod decide;
 pub mod decision;
 pub mod dependency;
+pub mod devices;
 mod eviction;
 pub mod extender;
 pub mod filters;

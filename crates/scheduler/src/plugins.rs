@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 pub use balanced_allocation::BalancedAllocation;
 pub use default_preemption::{DefaultPreemption, Preempting};
+pub use dynamic_resources::DynamicResources;
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
 pub use node_name::NodeName;
@@ -93,7 +94,7 @@ pub fn build(name: &str, arguments: &Arguments, handle: &Handle) -> Option<Arc<d
         "VolumeZone" => Arc::new(volume_zone::VolumeZone),
         "PodTopologySpread" => Arc::new(arguments.spread.clone()),
         "InterPodAffinity" => Arc::new(arguments.inter_pod_affinity.clone()),
-        "DynamicResources" => Arc::new(dynamic_resources::DynamicResources),
+        "DynamicResources" => Arc::new(DynamicResources::new(handle.client.clone())),
         "DefaultPreemption" => {
             Arc::new(DefaultPreemption { candidates: arguments.preemption, preempting: handle.preempting.clone() })
         }

@@ -29,6 +29,8 @@ pub struct PodInfo {
     pub is_preempted: bool,
     /// The persistent volume claims that it uses.
     pub claims: Vec<ClaimUse>,
+    /// The claims of devices that it uses.
+    pub device_claims: Vec<DeviceClaimUse>,
     /// Disks that it may not be able to share.
     pub disks: Vec<Disk>,
     requirements: Pooled<Requirements>,
@@ -66,6 +68,15 @@ pub struct ClaimUse {
     pub name: Box<str>,
     /// Whether the claim is made for the pod (a generic ephemeral volume).
     pub is_ephemeral: bool,
+}
+
+/// A claim of devices that a pod uses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceClaimUse {
+    /// None until the claim is made.
+    pub name: Option<Box<str>>,
+    /// Whether the claim is made for the pod.
+    pub is_generated: bool,
 }
 
 /// A disk in the pod itself that several pods of a node may not be able to share.
@@ -147,6 +158,8 @@ struct RawStatus {
     start_time: Option<Timestamp>,
     #[serde(deserialize_with = "or_default")]
     conditions: Vec<RawCondition>,
+    #[serde(deserialize_with = "or_default")]
+    resource_claim_statuses: Vec<RawDeviceClaim>,
 }
 
 #[derive(Deserialize, Default)]
@@ -180,6 +193,15 @@ struct RawSpec {
     resources: RawResources,
     #[serde(deserialize_with = "or_default")]
     volumes: Vec<RawVolume>,
+    #[serde(deserialize_with = "or_default")]
+    resource_claims: Vec<RawDeviceClaim>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawDeviceClaim {
+    name: Box<str>,
+    resource_claim_name: Option<Box<str>>,
 }
 
 /// The sources of volumes that matter.
@@ -310,7 +332,18 @@ impl From<Raw> for PodInfo {
                 None => v.ephemeral.is_object().then(|| ClaimUse { name: made().into(), is_ephemeral: true }),
             }
         };
+        let made = &raw.status.resource_claim_statuses;
+        let device_claim = |c: &RawDeviceClaim| match &c.resource_claim_name {
+            Some(name) => Some(DeviceClaimUse { name: Some(name.clone()), is_generated: false }),
+            None => {
+                let made = made.iter().find(|m| m.name == c.name);
+                // A claim that turned out not to be needed has a status without a name.
+                let name = made.map(|m| m.resource_claim_name.clone());
+                (name != Some(None)).then(|| DeviceClaimUse { name: name.flatten(), is_generated: true })
+            }
+        };
         Self {
+            device_claims: s.resource_claims.iter().filter_map(device_claim).collect(),
             claims: s.volumes.iter().filter_map(claim).collect(),
             disks: s.volumes.iter().filter_map(Disk::read).collect(),
             node_name: s.node_name,

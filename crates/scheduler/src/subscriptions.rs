@@ -4,6 +4,7 @@ use crate::budgets::BudgetInfo;
 use crate::changes::{Change, Changes};
 use crate::cluster::NodeInfo;
 use crate::dependency::Dependency;
+use crate::devices::{DeviceClaimInfo, DeviceClassInfo, DeviceObject, SliceInfo};
 use crate::pod::PodInfo;
 use crate::storage::{
     AttachmentInfo, CapacityInfo, ClaimInfo, ClassInfo, CsiDriverInfo, CsiNodeInfo, StorageObject, VolumeInfo,
@@ -12,7 +13,9 @@ use crate::workloads::{Kind, Selecting};
 use client::informer::{Entry, Subscription, View};
 use client::{ApiResource, Informer, Informers, Scope};
 use futures::future::{BoxFuture, join_all};
-use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, policy::v1 as policy, storage::v1 as storage};
+use k8s_openapi::api::{
+    apps::v1 as apps, core::v1 as core, policy::v1 as policy, resource::v1 as resource, storage::v1 as storage,
+};
 use std::sync::Arc;
 
 /// Reports the changes of all objects, until it is dropped.
@@ -41,6 +44,7 @@ impl Subscriptions {
         all.depend(&informers.typed::<apps::ReplicaSet, Selecting>(), changes, workload(Kind::ReplicaSet));
         all.depend(&informers.typed::<apps::StatefulSet, Selecting>(), changes, workload(Kind::StatefulSet));
         all.watch_storage(informers, changes);
+        all.watch_devices(informers, changes);
         let pods = informers.typed::<core::Pod, PodInfo>();
         all.watch(&pods, changes, |c| Change::Pod { old: c.old.clone(), new: c.new.clone() });
         all
@@ -61,6 +65,15 @@ impl Subscriptions {
         self.depend(&capacities, changes, |o| Dependency::Storage(StorageObject::Capacity(o)));
         let attachments = informers.typed::<storage::VolumeAttachment, AttachmentInfo>();
         self.depend(&attachments, changes, |o| Dependency::Storage(StorageObject::Attachment(o)));
+    }
+
+    fn watch_devices(&mut self, informers: &Informers, changes: &Arc<Changes>) {
+        let claims = informers.typed::<resource::ResourceClaim, DeviceClaimInfo>();
+        self.depend(&claims, changes, |o| Dependency::Device(DeviceObject::Claim(o)));
+        let classes = informers.typed::<resource::DeviceClass, DeviceClassInfo>();
+        self.depend(&classes, changes, |o| Dependency::Device(DeviceObject::Class(o)));
+        let slices = informers.typed::<resource::ResourceSlice, SliceInfo>();
+        self.depend(&slices, changes, |o| Dependency::Device(DeviceObject::Slice(o)));
     }
 
     fn watch<V: View>(

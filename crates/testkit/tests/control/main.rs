@@ -9,6 +9,7 @@ mod budgets;
 mod certificates;
 mod custom;
 mod daemons;
+mod devices;
 mod extremes;
 mod framework;
 mod harness;
