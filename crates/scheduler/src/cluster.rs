@@ -10,6 +10,7 @@ use crate::pod::{HostPort, Pod};
 use crate::pod_affinity::NamespaceLabels;
 use crate::resources::Resources;
 use crate::storage::Storage;
+use crate::topology::{ByDomain, Query, Topology};
 use crate::workloads::Workloads;
 use client::Entry;
 use client::informer::{Key, Labels, or_default};
@@ -154,6 +155,8 @@ pub struct Cluster {
     devices: Devices,
     /// How many placed pods use each claim.
     claim_uses: HashMap<Key, usize>,
+    /// Numbers of pods by topology domain.
+    topology: Mutex<Topology>,
     /// The nodes that exist, in the order in which they are searched; none after a change.
     order: Mutex<Option<Arc<[usize]>>>,
 }
@@ -230,16 +233,30 @@ impl Cluster {
         self.preferring > 0
     }
 
+    /// The pods of a query by domain.
+    pub fn count(&self, query: Query) -> ByDomain {
+        self.topology.lock().count(query, &self.nodes, &self.namespaces)
+    }
+
+    /// Reads the affinity terms of placed pods.
+    pub fn with_terms<T>(&self, read: impl FnOnce(&mut Topology, &[Node]) -> T) -> T {
+        read(&mut self.topology.lock(), &self.nodes)
+    }
+
     pub fn namespace_labels(&self) -> &NamespaceLabels {
         &self.namespaces
     }
 
     pub fn set_namespace(&mut self, name: &str, labels: Labels) {
-        self.namespaces.insert(name.into(), labels);
+        let old = self.namespaces.insert(name.into(), labels.clone());
+        if old.is_none_or(|old| old != labels) {
+            self.topology.get_mut().clear();
+        }
     }
 
     pub fn remove_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
+        self.topology.get_mut().clear();
     }
 
     /// The pods that are nominated for a node.
@@ -326,6 +343,9 @@ impl Cluster {
         if !same_zone {
             *self.order.get_mut() = None;
         }
+        if self.nodes[i].entry.as_ref().is_none_or(|old| old.meta.labels != entry.meta.labels) {
+            self.topology.get_mut().clear();
+        }
         let old = self.nodes[i].entry.replace(entry);
         match old {
             Some(o) => self.forget_images(&o),
@@ -341,6 +361,7 @@ impl Cluster {
         let Some(i) = self.slot(name) else { return };
         if let Some(o) = self.nodes[i].entry.take() {
             *self.order.get_mut() = None;
+            self.topology.get_mut().clear();
             self.live -= 1;
             self.forget_images(&o);
         }
@@ -380,6 +401,7 @@ impl Cluster {
         self.anti_affine += usize::from(!pod.view.pod_affinity.anti_required.is_empty());
         self.preferring += prefers(&pod);
         self.count_claims(&pod, true);
+        self.topology.get_mut().change(&pod, &self.nodes[i], &self.namespaces, 1);
         self.nodes[i].add(pod);
     }
 
@@ -391,6 +413,7 @@ impl Cluster {
                 self.anti_affine -= usize::from(!p.view.pod_affinity.anti_required.is_empty());
                 self.preferring -= prefers(&p);
                 self.count_claims(&p, false);
+                self.topology.get_mut().change(&p, &self.nodes[i], &self.namespaces, -1);
             }
             self.tidy(i);
         }

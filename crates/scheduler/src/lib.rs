@@ -35,6 +35,7 @@ pub mod spread;
 mod status;
 pub mod storage;
 mod subscriptions;
+pub mod topology;
 pub mod workloads;
 
 pub use admission::{Failure, admission_check};

@@ -5,11 +5,9 @@ use crate::counts::Counts;
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::pod_affinity::{NamespaceLabels, Term};
-use std::collections::HashMap;
+use crate::topology::{ByDomain, Matcher, Query, Terms};
 
 const NAME: &str = "InterPodAffinity";
-
-type Domain = (Box<str>, Box<str>);
 
 /// Pods in topology domains, counted once per pod.
 #[derive(Clone)]
@@ -17,55 +15,44 @@ struct Check<'a> {
     pod: &'a Pod,
     labels: &'a NamespaceLabels,
     /// Terms of required anti-affinity of other pods that match the incoming pod, by their domains.
-    refused_by_others: Counts<Domain>,
+    refused_by_others: Counts,
     /// Pods that match the incoming pod's required anti-affinity, by domain.
-    matched_by_own_anti_affinity: Counts<Domain>,
+    matched_by_own_anti_affinity: Counts,
     /// Pods that match all terms of the incoming pod's required affinity, by domain.
-    required: Counts<Domain>,
-    /// The sum of these counts.
-    all_required: i64,
+    required: Counts,
 }
 
-fn domain(node: &Node, key: &str) -> Option<Domain> {
-    Some((key.into(), node.entry.as_ref()?.meta.label(key)?.into()))
+fn domain<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.entry.as_ref()?.meta.label(key)
 }
 
-/// What a pod on a node adds to the counts of an incoming pod.
-struct Share {
-    refused_by: Vec<Domain>,
-    anti_affinity: Vec<Domain>,
-    affinity: Vec<Domain>,
-}
-
-impl Share {
-    fn new(incoming: &Pod, other: &Pod, node: &Node, labels: &NamespaceLabels) -> Self {
-        let own = &incoming.view.pod_affinity;
-        let theirs = other.view.pod_affinity.anti_required.iter();
-        let refusing = theirs.filter(|t| t.matches(&other.meta, &incoming.meta, labels));
-        let anti = own.anti_required.iter().filter(|t| t.matches(&incoming.meta, &other.meta, labels));
-        let all =
-            !own.required.is_empty() && own.required.iter().all(|t| t.matches(&incoming.meta, &other.meta, labels));
-        let required = own.required.iter().filter(|_| all);
-        Self {
-            refused_by: refusing.filter_map(|t| domain(node, &t.topology_key)).collect(),
-            anti_affinity: anti.filter_map(|t| domain(node, &t.topology_key)).collect(),
-            affinity: required.filter_map(|t| domain(node, &t.topology_key)).collect(),
-        }
-    }
+/// The query for the pods that match all terms of a pod, by a topology key.
+fn query(pod: &Pod, terms: &[Term], key: &str) -> Query {
+    let matcher = Matcher::Terms { namespace: pod.meta.namespace.clone(), terms: terms.to_vec() };
+    Query { matcher, key: key.into(), required: Vec::new() }
 }
 
 impl Check<'_> {
+    /// Counts a pod that is added to a node on trial, or removed from it.
     fn change(&mut self, other: &Pod, node: &Node, delta: i64) {
-        let share = Share::new(self.pod, other, node, self.labels);
-        for d in share.refused_by {
-            self.refused_by_others.add(d, delta);
+        let own = &self.pod.view.pod_affinity;
+        let add = |counts: &mut Counts, t: &Term| {
+            if let Some(domain) = domain(node, &t.topology_key) {
+                counts.add(&t.topology_key, domain, delta);
+            }
+        };
+        for t in &other.view.pod_affinity.anti_required {
+            if t.matches(&other.meta, &self.pod.meta, self.labels) {
+                add(&mut self.refused_by_others, t);
+            }
         }
-        for d in share.anti_affinity {
-            self.matched_by_own_anti_affinity.add(d, delta);
+        for t in &own.anti_required {
+            if t.matches(&self.pod.meta, &other.meta, self.labels) {
+                add(&mut self.matched_by_own_anti_affinity, t);
+            }
         }
-        for d in share.affinity {
-            self.required.add(d, delta);
-            self.all_required += delta;
+        if own.required.iter().all(|t| t.matches(&self.pod.meta, &other.meta, self.labels)) {
+            own.required.iter().for_each(|t| add(&mut self.required, t));
         }
     }
 }
@@ -100,31 +87,32 @@ impl Plugin for InterPodAffinity {
             return Ok(None);
         }
         let labels = cluster.namespace_labels();
-        let mut refused_by: HashMap<Domain, i64> = HashMap::new();
-        let mut anti_affinity: HashMap<Domain, i64> = HashMap::new();
-        let mut required: HashMap<Domain, i64> = HashMap::new();
-        for node in cluster.nodes().iter().filter(|n| n.entry.is_some() && (has_affinity || n.with_anti_affinity > 0)) {
-            for other in &node.pods {
-                if !has_affinity && other.view.pod_affinity.anti_required.is_empty() {
-                    continue;
-                }
-                let share = Share::new(pod, other, node, labels);
-                share.refused_by.into_iter().for_each(|d| *refused_by.entry(d).or_default() += 1);
-                share.anti_affinity.into_iter().for_each(|d| *anti_affinity.entry(d).or_default() += 1);
-                share.affinity.into_iter().for_each(|d| *required.entry(d).or_default() += 1);
-            }
-        }
-        if !has_affinity && refused_by.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(Box::new(Check {
+        let mut check = Check {
             pod,
             labels,
-            refused_by_others: Counts::new(refused_by),
-            matched_by_own_anti_affinity: Counts::new(anti_affinity),
-            all_required: required.values().sum(),
-            required: Counts::new(required),
-        })))
+            refused_by_others: Counts::default(),
+            matched_by_own_anti_affinity: Counts::default(),
+            required: Counts::default(),
+        };
+        cluster.with_terms(|topology, nodes| {
+            for ((namespace, term, _), domains) in topology.anti_required(nodes) {
+                if term.selects(namespace, &pod.meta, labels) {
+                    check.refused_by_others.extend(&term.topology_key, domains.clone());
+                }
+            }
+        });
+        if !has_affinity && check.refused_by_others.is_empty() {
+            return Ok(None);
+        }
+        for t in &own.anti_required {
+            let counted = cluster.count(query(pod, std::slice::from_ref(t), &t.topology_key));
+            check.matched_by_own_anti_affinity.extend(&t.topology_key, counted);
+        }
+        for t in &own.required {
+            let counted = cluster.count(query(pod, &own.required, &t.topology_key));
+            check.required.extend(&t.topology_key, counted);
+        }
+        Ok(Some(Box::new(check)))
     }
 
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
@@ -133,30 +121,26 @@ impl Plugin for InterPodAffinity {
             return None;
         }
         let labels = cluster.namespace_labels();
-        let mut sums: HashMap<(&'a str, &'a str), i64> = HashMap::new();
-        let mut count = |node: &'a Node, t: &'a Term, weight: i64| {
-            if let Some(value) = node.entry.as_ref().and_then(|n| n.meta.label(&t.topology_key)) {
-                *sums.entry((&*t.topology_key, value)).or_default() += weight;
-            }
-        };
-        for node in cluster.nodes().iter().filter(|n| n.entry.is_some()) {
-            for other in &node.pods {
-                for (w, t) in own.iter().filter(|(_, t)| t.matches(&pod.meta, &other.meta, labels)) {
-                    count(node, t, *w);
-                }
-                let theirs = &other.view.pod_affinity;
-                for (w, t) in theirs.preferred.iter().filter(|(_, t)| t.matches(&other.meta, &pod.meta, labels)) {
-                    count(node, t, *w);
-                }
-                // Required affinity of other pods counts as preferred.
-                if self.hard_weight > 0 {
-                    for t in theirs.required.iter().filter(|t| t.matches(&other.meta, &pod.meta, labels)) {
-                        count(node, t, self.hard_weight);
+        let mut sums = Sums::default();
+        for (weight, t) in own {
+            let counted = cluster.count(query(pod, std::slice::from_ref(t), &t.topology_key));
+            sums.0.push((t.topology_key.clone(), counted, *weight));
+        }
+        cluster.with_terms(|topology, nodes| {
+            let mut count = |terms: &Terms, factor: Option<i64>| {
+                for ((namespace, term, weight), domains) in terms {
+                    if term.selects(namespace, &pod.meta, labels) {
+                        sums.0.push((term.topology_key.clone(), domains.clone(), factor.unwrap_or(*weight)));
                     }
                 }
+            };
+            count(topology.preferred(nodes), None);
+            // Required affinity of other pods counts as preferred.
+            if self.hard_weight > 0 {
+                count(topology.required(nodes), Some(self.hard_weight));
             }
-        }
-        if sums.is_empty() { None } else { Some(Box::new(Sums(sums))) }
+        });
+        if sums.0.is_empty() { None } else { Some(Box::new(sums)) }
     }
 
     fn weight(&self) -> i64 {
@@ -188,25 +172,28 @@ impl Plugin for InterPodAffinity {
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         let own = &self.pod.view.pod_affinity;
-        let here = |t: &Term| domain(node, &t.topology_key);
+        let here = |t: &'_ Term| domain(node, &t.topology_key);
         let matches_itself = || own.required.iter().all(|t| t.matches(&self.pod.meta, &self.pod.meta, self.labels));
         let (mut has_all_keys, mut has_pods) = (true, true);
         for t in &own.required {
             match here(t) {
                 None => has_all_keys = false,
-                Some(d) => has_pods &= self.required.get(&d) > 0,
+                Some(d) => has_pods &= self.required.get(&t.topology_key, d) > 0,
             }
         }
         // The first pod of a group may go anywhere.
-        if !has_all_keys || (!has_pods && !(self.all_required == 0 && matches_itself())) {
+        if !has_all_keys || (!has_pods && !(self.required.sum() == 0 && matches_itself())) {
             return Err(Refusal::unresolvable(NAME, "node(s) didn't match pod affinity rules"));
         }
-        if own.anti_required.iter().any(|t| here(t).is_some_and(|d| self.matched_by_own_anti_affinity.get(&d) > 0)) {
+        if own
+            .anti_required
+            .iter()
+            .any(|t| here(t).is_some_and(|d| self.matched_by_own_anti_affinity.get(&t.topology_key, d) > 0))
+        {
             return Err(Refusal::resolvable(NAME, "node(s) didn't match pod anti-affinity rules"));
         }
-        if let (false, Some(n)) = (self.refused_by_others.is_empty(), &node.entry)
-            && n.meta.labels.iter().any(|(k, v)| self.refused_by_others.get(&(k.into(), v.into())) > 0)
-        {
+        let refused = |key: &str| domain(node, key).is_some_and(|d| self.refused_by_others.get(key, d) > 0);
+        if self.refused_by_others.keys().any(refused) {
             return Err(Refusal::resolvable(NAME, "node(s) didn't satisfy existing pods anti-affinity rules"));
         }
         Ok(())
@@ -225,12 +212,17 @@ impl NodeFilter for Check<'_> {
     }
 }
 
-struct Sums<'a>(HashMap<(&'a str, &'a str), i64>);
+/// Pods by domain, with their weights.
+#[derive(Default)]
+struct Sums(Vec<(Box<str>, ByDomain, i64)>);
 
-impl NodeScore for Sums<'_> {
+impl NodeScore for Sums {
     fn score(&self, node: &Node) -> i64 {
-        let Some(n) = &node.entry else { return 0 };
-        n.meta.labels.iter().filter_map(|(k, v)| self.0.get(&(k, v))).sum()
+        let score = |(key, domains, weight): &(Box<str>, ByDomain, i64)| {
+            let count = domain(node, key).and_then(|d| domains.get(d)).copied().unwrap_or(0);
+            count.saturating_mul(*weight)
+        };
+        self.0.iter().map(score).sum()
     }
 
     fn normalize(&self, scores: &mut [i64]) {

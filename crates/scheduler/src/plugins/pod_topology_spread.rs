@@ -5,6 +5,7 @@ use crate::counts::Counts;
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
+use crate::topology::{Matcher, Query};
 use meta::LabelSelector;
 use placement::{EXCLUDING, untolerated};
 use std::collections::{HashMap, HashSet};
@@ -45,6 +46,20 @@ impl Selected<'_> {
 
     fn matches(&self, pod: &Pod) -> bool {
         self.selector.matches(|k| pod.meta.label(k))
+    }
+
+    /// Whether only the labels of nodes decide which of them count.
+    fn is_simple(&self, pod: &Pod) -> bool {
+        !self.constraint.honor_taints && (!self.constraint.honor_affinity || !pod.view.affinity.is_required())
+    }
+
+    /// The query for the matching pods by domain, on nodes with all these keys.
+    fn query(&self, pod: &Pod, required: &[Self]) -> Query {
+        Query {
+            matcher: Matcher::Spread { namespace: pod.meta.namespace.clone(), selector: self.selector.clone() },
+            key: self.constraint.topology_key.clone(),
+            required: required.iter().map(|c| c.constraint.topology_key.clone()).collect(),
+        }
     }
 
     /// The number of matching pods on a node. A selector of everything counts none, as upstream.
@@ -111,7 +126,7 @@ impl Fewest {
 #[derive(Clone)]
 struct Counted<'a> {
     by: Selected<'a>,
-    domains: Counts<Box<str>>,
+    domains: Counts,
     fewest: Fewest,
 }
 
@@ -124,20 +139,30 @@ struct Check<'a> {
 
 impl<'a> Check<'a> {
     fn new(pod: &'a Pod, cluster: &'a Cluster, constraints: Vec<Selected<'a>>) -> Self {
-        let mut domains: Vec<HashMap<&str, i64>> = vec![HashMap::new(); constraints.len()];
-        for node in cluster.nodes() {
-            let Some(n) = node.entry.as_ref().filter(|n| has_all_keys(&constraints, n)) else { continue };
-            for (c, domains) in constraints.iter().zip(&mut domains).filter(|(c, _)| c.includes(pod, n)) {
-                if let Some(domain) = n.meta.label(&c.constraint.topology_key) {
-                    *domains.entry(domain).or_default() += c.count(pod, node);
-                }
-            }
-        }
-        let counted = constraints.iter().zip(domains).map(|(c, domains)| {
-            let domains: HashMap<Box<str>, i64> = domains.into_iter().map(|(d, n)| (d.into(), n)).collect();
-            Counted { by: c.clone(), fewest: Fewest::new(domains.iter()), domains: Counts::new(domains) }
+        let counted = constraints.iter().map(|c| {
+            let domains = match c.is_simple(pod) {
+                true => cluster.count(c.query(pod, &constraints)),
+                false => Arc::new(Self::count(pod, cluster, c, &constraints)),
+            };
+            let mut counts = Counts::default();
+            let fewest = Fewest::new(domains.iter());
+            counts.extend(&c.constraint.topology_key, domains);
+            Counted { by: c.clone(), fewest, domains: counts }
         });
         Self { pod, counted: counted.collect(), constraints }
+    }
+
+    /// The matching pods by domain, on the nodes that the policies of a constraint include.
+    fn count(pod: &Pod, cluster: &Cluster, by: &Selected<'_>, constraints: &[Selected<'_>]) -> HashMap<Box<str>, i64> {
+        let mut domains: HashMap<Box<str>, i64> = HashMap::new();
+        for node in cluster.nodes() {
+            let included = |n: &&Arc<NodeEntry>| has_all_keys(constraints, n) && by.includes(pod, n);
+            let Some(n) = node.entry.as_ref().filter(included) else { continue };
+            if let Some(domain) = n.meta.label(&by.constraint.topology_key) {
+                *domains.entry(domain.into()).or_default() += by.count(pod, node);
+            }
+        }
+        domains
     }
 
     fn change(&mut self, other: &Pod, node: &Node, delta: i64) {
@@ -150,7 +175,7 @@ impl<'a> Check<'a> {
                 continue;
             }
             if let Some(domain) = n.meta.label(&c.by.constraint.topology_key) {
-                let count = c.domains.add(domain.into(), delta);
+                let count = c.domains.add(&c.by.constraint.topology_key, domain, delta);
                 c.fewest.update(domain, count);
             }
         }
@@ -236,7 +261,7 @@ impl NodeFilter for Check<'_> {
             let enough = c.domains.len() as i64 >= c.by.constraint.min_domains;
             let least = if enough { c.fewest.0[0].1 } else { 0 };
             let itself = i64::from(c.by.matches(self.pod));
-            let there = c.domains.get(&domain.into());
+            let there = c.domains.get(key, domain);
             if there + itself - least > c.by.constraint.max_skew {
                 return Err(Refusal::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
@@ -294,16 +319,14 @@ impl<'a> Spread<'a> {
                 domains.entry(n.meta.label(&c.constraint.topology_key).unwrap_or_default()).or_default();
             }
         }
-        for node in cluster.nodes() {
-            let Some(n) = &node.entry else { continue };
-            if needs_all_keys && !has_all_keys(&constraints, n) {
-                continue;
-            }
-            for (c, domains) in constraints.iter().zip(&mut domains) {
-                let domain = n.meta.label(&c.constraint.topology_key).unwrap_or_default();
-                if let Some(count) = domains.get_mut(domain).filter(|_| c.includes(pod, n)) {
-                    *count += c.count(pod, node);
-                }
+        for (c, domains) in constraints.iter().zip(&mut domains).filter(|(c, _)| !is_hostname(c.constraint)) {
+            let required = if needs_all_keys { &constraints[..] } else { &[] };
+            let counted = match c.is_simple(pod) {
+                true => cluster.count(c.query(pod, required)),
+                false => Arc::new(Check::count(pod, cluster, c, required)),
+            };
+            for (domain, count) in domains {
+                *count = counted.get(*domain).copied().unwrap_or(0);
             }
         }
         let preferred = constraints.into_iter().zip(domains).map(|(by, domains)| {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 impl Plane {
     async fn priorities(&self) {
-        for (name, value) in [("low", 1), ("medium", 100), ("high", 1000)] {
-            let class = json!({"metadata": {"name": name}, "value": value});
+        let policy = |name: &str| if name == "never" { "Never" } else { "PreemptLowerPriority" };
+        for (name, value) in [("low", 1), ("medium", 100), ("high", 1000), ("never", 1000)] {
+            let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy(name)});
             let a = self.cluster.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", class).await;
             assert_eq!(a.code, 201, "{}", a.body);
         }
@@ -113,7 +114,7 @@ async fn a_pod_that_may_not_preempt_waits() {
     p.node("a", "1").await;
     p.pod_of("low", "low", "1", json!({})).await;
     p.running("low").await;
-    p.pod_of("high", "high", "1", json!({"preemptionPolicy": "Never"})).await;
+    p.pod_of("high", "never", "1", json!({})).await;
     p.waits_because("high", "preemption: not eligible due to preemptionPolicy=Never.").await;
     assert!(!p.is_deleting("low").await);
     p.api("pods").delete("low", &DeleteOptions::default()).await.unwrap();
