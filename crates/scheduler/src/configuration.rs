@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     /// The file cannot be read.
-    #[error("open {}: {source}", path.display())]
+    #[error("open {}: {}", path.display(), client::kubeconfig::os_error(source))]
     Unreadable {
         path: PathBuf,
         #[source]

@@ -64,6 +64,8 @@ struct LeaseView {
 
 /// The last heartbeat of a node, and when it was seen.
 struct Heard {
+    /// The UID of the node.
+    uid: Arc<str>,
     heartbeat: Value,
     renewed: Value,
     at: Instant,
@@ -146,7 +148,7 @@ impl Reconcile for Controller {
         let mut conditions = entry.view.status.conditions.clone();
         let now = self.context.now();
         let api = self.context.client.dynamic(&nodes());
-        if self.is_silent(&key, &conditions) {
+        if self.is_silent(&entry, &conditions) {
             let created = entry.meta.creation_timestamp.map(meta::time::format).unwrap_or_default();
             if let Some(next) = health::silenced(&conditions, &created, now) {
                 let mut node = object(&nodes(), &entry)?;
@@ -213,7 +215,7 @@ impl Controller {
         let all: Vec<_> = self.nodes.cache().entries().cloned().collect();
         let ready = |n: &client::Entry<NodeView>| {
             let conditions = &n.view.status.conditions;
-            health::ready(conditions) == Some(Ready::True) && !self.is_silent(&n.key(), conditions)
+            health::ready(conditions) == Some(Ready::True) && !self.is_silent(n, conditions)
         };
         if self.zones.count(all.iter().map(|n| (&n.meta, ready(n)))) {
             tracing::warn!(
@@ -223,7 +225,8 @@ impl Controller {
     }
 
     /// Whether the grace period passed without a heartbeat.
-    fn is_silent(&self, key: &Key, conditions: &[Value]) -> bool {
+    fn is_silent(&self, node: &client::Entry<NodeView>, conditions: &[Value]) -> bool {
+        let key = node.key();
         let heartbeat = conditions
             .iter()
             .find(|c| c["type"] == "Ready")
@@ -234,14 +237,21 @@ impl Controller {
         let renewed = lease.map(|l| l.view.spec["renewTime"].clone()).unwrap_or_default();
         let never = heartbeat.is_null() && renewed.is_null();
         let mut heard = self.heard.lock();
-        let h = heard.entry(key.clone()).or_insert_with(|| Heard {
+        let uid = node.meta.uid.clone();
+        let first = || Heard {
+            uid: uid.clone(),
             heartbeat: heartbeat.clone(),
             renewed: renewed.clone(),
             at: Instant::now(),
             never,
-        });
+        };
+        let h = heard.entry(key).or_insert_with(first);
+        // A node that was created again has not been silent before.
+        if h.uid != uid {
+            *h = first();
+        }
         if h.renewed != renewed || (h.heartbeat != heartbeat && health::ready(conditions) != Some(Ready::Unknown)) {
-            *h = Heard { heartbeat, renewed, at: Instant::now(), never };
+            *h = Heard { uid, heartbeat, renewed, at: Instant::now(), never };
         }
         h.at.elapsed() > if h.never { STARTUP_GRACE } else { GRACE }
     }

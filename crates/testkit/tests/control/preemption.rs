@@ -7,7 +7,7 @@ use serde_json::json;
 use std::time::Duration;
 
 impl Plane {
-    async fn priorities(&self) {
+    pub async fn priorities(&self) {
         let policy = |name: &str| if name == "never" { "Never" } else { "PreemptLowerPriority" };
         for (name, value) in [("low", 1), ("medium", 100), ("high", 1000), ("never", 1000)] {
             let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy(name)});
@@ -24,7 +24,7 @@ impl Plane {
         .await;
     }
 
-    async fn pod_of(&self, name: &str, priority: &str, cpu: &str, more: Value) -> Object {
+    pub async fn pod_of(&self, name: &str, priority: &str, cpu: &str, more: Value) -> Object {
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
             "spec": {"priorityClassName": priority,
@@ -36,7 +36,7 @@ impl Plane {
         self.create("pods", pod).await
     }
 
-    async fn running(&self, name: &str) -> Object {
+    pub async fn running(&self, name: &str) -> Object {
         self.until(&format!("{name} to run"), async || {
             let o = self.api("pods").get(name).await.unwrap();
             (o.str_at(&["status", "phase"]) == Some("Running")).then_some(o)
@@ -62,7 +62,7 @@ impl Plane {
         self.api("pods").patch(name, &client::WriteOptions::default(), &patch).await.unwrap();
     }
 
-    async fn is_deleting(&self, name: &str) -> bool {
+    pub async fn is_deleting(&self, name: &str) -> bool {
         self.api("pods").get_opt(name).await.unwrap().is_none_or(|p| p.is_deleting())
     }
 }

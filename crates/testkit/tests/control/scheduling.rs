@@ -179,3 +179,37 @@ async fn a_clock_that_jumps_delays_no_pod() {
         assert_eq!(p.node_of(&format!("big{n}")).await, "b");
     }
 }
+
+/// Clauses: Q06.profiles, Q06.schedulerName, Q06.disable
+#[tokio::test(start_paused = true)]
+async fn each_scheduler_name_has_plugins_of_its_own() {
+    let p = Plane::start().await;
+    p.priorities().await;
+    p.node("a", "1").await;
+    let text = "apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: polite
+  plugins: {postFilter: {disabled: [{name: DefaultPreemption}]}}
+- schedulerName: pushy
+";
+    let _trigger = p.other_scheduler(|o| o.configuration = Configuration::parse(text).unwrap()).await;
+    p.pod_of("low", "low", "1", json!({})).await;
+    p.running("low").await;
+    p.pod_of("waits", "high", "1", json!({"schedulerName": "polite"})).await;
+    p.waits_because("waits", "0/1 nodes are available: 1 Insufficient cpu.").await;
+    p.pod_of("nobodys", "high", "1", json!({"schedulerName": "unknown"})).await;
+    tokio::time::sleep(Duration::from_secs(400)).await;
+    assert!(!p.is_deleting("low").await);
+    p.pod_of("takes", "high", "1", json!({"schedulerName": "pushy"})).await;
+    p.running("takes").await;
+    let events = p.list("events").await;
+    let reported = |name: &str, by: &str| {
+        events.iter().any(|e| {
+            e.str_at(&["involvedObject", "name"]) == Some(name) && e.str_at(&["reportingComponent"]) == Some(by)
+        })
+    };
+    assert!(reported("waits", "polite") && reported("takes", "pushy"));
+    let nobodys = p.api("pods").get("nobodys").await.unwrap();
+    assert!(nobodys.at(&["status", "conditions"]).is_none(), "no scheduler has that name");
+}
