@@ -38,6 +38,8 @@ pub struct Parts {
     pub service_ranges: Vec<String>,
     /// This server among several. None: it is the only one, and always leads.
     pub membership: Option<Membership>,
+    /// The configuration of the scheduler.
+    pub scheduling: scheduler::Configuration,
 }
 
 /// A server among several.
@@ -102,11 +104,14 @@ pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
     let scheduler = {
         let (clock, rng, shared, client) = (parts.clock.clone(), parts.rng.clone(), informers.clone(), client.clone());
+        let configuration = parts.scheduling.clone();
         move |component: &Component| {
             let shutdown = component.shutdown().clone();
             let (clock, rng, shared, client) = (clock.clone(), rng.clone(), shared.clone(), client.clone());
+            let configuration = configuration.clone();
             component.spawn("scheduler", OnEnd::Restart, move || {
-                let options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
+                let mut options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
+                options.configuration = configuration.clone();
                 scheduler::run(options, shutdown.clone())
             });
         }

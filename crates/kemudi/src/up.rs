@@ -68,6 +68,9 @@ pub struct ServerOptions {
     /// AdmissionConfiguration: configurations of admission plugins.
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
+    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins and extenders of the scheduler.
+    #[arg(long)]
+    pub scheduler_config: Option<PathBuf>,
     #[command(flatten)]
     pub api: crate::api::Flags,
     /// All flags with their values (`/flagz`).
@@ -142,6 +145,8 @@ pub enum Error {
     Service(#[from] supervisor::Failure),
     #[error("{0}")]
     Admission(String),
+    #[error("--scheduler-config: {0}")]
+    Scheduler(#[from] scheduler::ConfigurationError),
     #[error("{0}")]
     Ranges(&'static str),
     #[error(
@@ -266,6 +271,11 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         (None, address) => address,
     };
     let identity = format!("{}_{}", host_name(), meta::random::uuid(&SystemRng));
+    let scheduling = match &options.scheduler_config {
+        Some(file) => scheduler::Configuration::read(file)?,
+        None => scheduler::Configuration::default(),
+    };
+    scheduling.check()?;
     let plugins = plugins(&options).await.map_err(Error::Admission)?;
     let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
     let runtime = strategies::metrics::serve(runtime.map_err(Error::RuntimeConfig)?);
@@ -380,6 +390,7 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
         membership,
+        scheduling,
     };
     let informers = components::start(&parts, threads.background);
     if let Some(membership) = &parts.membership {

@@ -235,7 +235,7 @@ async fn a_backup_is_one_state_while_others_write() {
         copies.push((path, backup));
     }
     let (path, _) = &copies[0];
-    let again = store.backup(path).await.map(drop);
+    let again = store.backup(path, 0).await.map(drop);
     assert!(matches!(again, Err(Error::Engine(EngineError::File { .. }))), "{again:?}");
     store.close().await;
     writer.await.unwrap();
