@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod create;
 pub mod get;
+pub mod large;
 pub mod list;
 pub mod run;
 pub mod scale;

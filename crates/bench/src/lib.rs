@@ -16,7 +16,7 @@ pub use options::{Format, Options};
 pub use report::{Report, Row};
 
 use async_trait::async_trait;
-use benches::{apply, create, get, list, run, scale, schedule, start, watch};
+use benches::{apply, create, get, large, list, run, scale, schedule, start, watch};
 use context::Context;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,6 +57,14 @@ pub trait Bench: Sync {
     fn name(&self) -> &'static str;
     /// One line for `--help`: what is measured.
     fn about(&self) -> &'static str;
+    /// Whether it runs without `--only`.
+    fn is_default(&self) -> bool {
+        true
+    }
+    /// How long it may take.
+    fn limit(&self) -> Duration {
+        LIMIT
+    }
     async fn run(&self, cx: &mut Context) -> Result<Outcome, Error>;
 }
 
@@ -73,6 +81,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &scale::Scale,
     &scale::DeleteNamespace,
     &run::RunPods,
+    &large::Large,
 ];
 
 /// Runs the selected benchmarks, prints the results, and returns the exit code.
@@ -114,8 +123,8 @@ async fn run_all(selected: &[&dyn Bench], options: &Options, cx: &mut Context) -
     for bench in selected {
         eprintln!("{}: {}", bench.name(), bench.about());
         let outcome = tokio::select! {
-            o = tokio::time::timeout(LIMIT, bench.run(cx)) => {
-                o.unwrap_or_else(|_| Err(Error::Late { what: bench.name().into(), limit: LIMIT }))
+            o = tokio::time::timeout(bench.limit(), bench.run(cx)) => {
+                o.unwrap_or_else(|_| Err(Error::Late { what: bench.name().into(), limit: bench.limit() }))
             }
             _ = tokio::signal::ctrl_c() => Err(Error::Answer("interrupted".into())),
         };
@@ -137,7 +146,7 @@ async fn run_all(selected: &[&dyn Bench], options: &Options, cx: &mut Context) -
 
 fn select(options: &Options) -> Result<Vec<&'static dyn Bench>, Error> {
     if options.only.is_empty() {
-        let all = BENCHES.iter().copied();
+        let all = BENCHES.iter().copied().filter(|b| b.is_default());
         return Ok(all.filter(|b| b.name() != start::NAME || options.start.is_some()).collect());
     }
     for name in &options.only {

@@ -147,3 +147,11 @@ fn a_server_that_refuses_makes_a_run_that_does_not_count() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere/kubeconfig"));
 }
+
+#[test]
+fn a_large_cluster_is_measured_only_if_it_is_asked_for() {
+    let args = ["bench", "--start", KEMUDI, "--only", "large", "--count", "60", "--idle", "0.1", "-o", "json"];
+    let report = json(&kemudi(&[&args[..], &["--", "--disable-agent"]].concat()));
+    let expected = [("large-running", 1, 0), ("large-memory", 1, 0), ("large-rolling-update", 1, 0)];
+    assert_eq!(rows(&report), expected, "{report:#}");
+}
