@@ -4,11 +4,15 @@
 //! controller that was started again, and remembers nothing, compares its caches with the server ([`is_current`]).
 
 use crate::context::Error;
-use client::{Api, Key, ListOptions};
+use client::informer::View;
+use client::{Api, Change, Entry, Informer, Key, ListOptions};
 use meta::{LabelSelector, Object};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The last write of each object: its UID and resource version.
 #[derive(Default)]
@@ -32,6 +36,62 @@ impl Writes {
 fn version(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
+
+/// Objects for which the caches show what was done before the controller began, by UID.
+///
+/// A controller that was started again does not remember what it created and deleted, and would repeat what its caches lack.
+#[derive(Default)]
+pub struct Known {
+    began: AtomicBool,
+    objects: Mutex<BTreeSet<Arc<str>>>,
+}
+
+impl Known {
+    /// Objects that are created from now on have no earlier writes. To be called with each reconcile, before which caches are filled.
+    pub fn begin(&self) {
+        self.began.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes a change of an object.
+    pub fn observe<V>(&self, change: &Change<V>) {
+        let uid = &change.latest().meta.uid;
+        if change.new.is_none() {
+            self.objects.lock().remove(uid);
+        } else if change.old.is_none() && self.began.load(Ordering::Relaxed) {
+            self.objects.lock().insert(uid.clone());
+        }
+    }
+
+    /// Whether the cache shows the current pods of an object. Compares it with the server until it did so once.
+    pub async fn is_current<V>(
+        &self,
+        object: &Object,
+        selector: &LabelSelector,
+        pods: &Api<Object>,
+        cache: &Informer<V>,
+    ) -> Result<bool, Error>
+    where
+        V: View,
+    {
+        if self.objects.lock().contains(object.uid()) {
+            return Ok(true);
+        }
+        let cached: Vec<Arc<Entry<V>>> = {
+            let cache = cache.cache();
+            let matching = cache.in_namespace(object.namespace()).filter(|p| selector.matches(|k| p.meta.label(k)));
+            matching.cloned().collect()
+        };
+        let cached = cached.iter().map(|p| (&*p.meta.name, p.meta.resource_version.as_str()));
+        let current = is_current(pods, object.namespace(), selector, cached).await?;
+        if current {
+            self.objects.lock().insert(object.uid().into());
+        }
+        Ok(current)
+    }
+}
+
+/// How long to wait for a cache that is not current.
+pub const CACHE_DELAY: Duration = Duration::from_millis(500);
 
 #[derive(Deserialize)]
 struct Current {

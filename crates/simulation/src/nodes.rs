@@ -71,6 +71,8 @@ struct Container {
     outcome: Outcome,
     ready: bool,
     stopping: bool,
+    /// It ended by itself, which is being reported.
+    exited: bool,
 }
 
 #[derive(Default)]
@@ -322,6 +324,7 @@ impl Agent {
         let epoch = state.epoch;
         let not_ready = phase == "Running" && !is_ready(&pod.view);
         match state.containers.get_mut(&uid) {
+            Some(c) if c.exited => {}
             Some(c) if pod.meta.is_deleting() => {
                 if !std::mem::replace(&mut c.stopping, true) {
                     self.spawn(epoch, key, &uid, Work::Stop);
@@ -339,7 +342,7 @@ impl Agent {
             }
             None => {
                 let outcome = self.outcome(pod);
-                let container = Container { key: key.clone(), outcome, ready: false, stopping: false };
+                let container = Container { key: key.clone(), outcome, ready: false, stopping: false, exited: false };
                 state.containers.insert(uid.clone(), container);
                 self.spawn(epoch, key, &uid, Work::Start(outcome));
             }
@@ -449,8 +452,12 @@ impl Task {
         if let Outcome::Exits(code, seconds) = outcome {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
             if self.runs() {
-                self.forget();
+                self.agent.shared.stopped(&self.key, &self.uid);
+                if let Some(c) = self.agent.state.lock().containers.get_mut(&self.uid) {
+                    c.exited = true;
+                }
                 self.report(Report::Exited(code)).await;
+                self.forget();
             }
         }
     }

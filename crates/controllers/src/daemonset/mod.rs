@@ -7,6 +7,7 @@
 mod plan;
 mod template;
 
+use crate::consistency::{CACHE_DELAY, Known};
 use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
 use crate::history::{self, HASH_LABEL, History, Revisions, revisions};
@@ -73,6 +74,7 @@ struct Controller {
     nodes: Informer<NodeView>,
     revisions: Informer<()>,
     expected: Expectations<Key>,
+    known: Known,
     failures: KeyedBackoff<FailureKey>,
     recorder: Recorder,
 }
@@ -92,6 +94,7 @@ pub async fn run(context: Context) {
         nodes: builder.watch(&ApiResource::typed::<k8s_openapi::api::core::v1::Node>()),
         revisions: builder.watch(&revisions()),
         expected: Expectations::default(),
+        known: Known::default(),
         failures: KeyedBackoff::new(FAILED_BACKOFF.0, FAILED_BACKOFF.1),
         recorder: context.recorder_as("daemonset-controller"),
         context,
@@ -105,6 +108,7 @@ pub async fn run(context: Context) {
 
 impl Controller {
     fn set_changed(&self, change: &Change<SetView>, queue: &WorkQueue<Key>) {
+        self.known.observe(change);
         self.owners.enqueue_owner(change, &self.expected, queue);
     }
 
@@ -137,6 +141,7 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        self.known.begin();
         let Some(entry) = self.sets.get(&key) else {
             self.expected.forget(&key);
             return Ok(Outcome::Done);
@@ -156,6 +161,9 @@ impl Reconcile for Controller {
         let sets = self.context.client.dynamic(&daemon_sets()).namespace(&key.namespace);
         let history = Revisions::new(&set, &sets).sync(&selector, &self.revisions).await?;
         let pod_api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
+        if !self.known.is_current(&set, &selector, &pod_api, &self.pods).await? {
+            return Ok(Outcome::After(CACHE_DELAY));
+        }
         let work = Work { c: self, key: &key, set: &set, sets: &sets, pods: &pod_api, history };
         work.reconcile(&selector, &entry.view.eligibility, may_act).await
     }

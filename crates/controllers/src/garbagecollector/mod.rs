@@ -349,7 +349,8 @@ impl Collector {
         } else if node.is_foreground() {
             let mut blocked = false;
             for d in &dependents {
-                blocked |= d.blocks(&node);
+                // An object that owns itself does not wait for itself.
+                blocked |= *d.meta().uid != *uid && d.blocks(&node);
                 if !d.meta().is_deleting() {
                     self.queue.add(Item::Dependent(d.meta().uid.clone()));
                 }

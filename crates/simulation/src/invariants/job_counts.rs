@@ -1,4 +1,6 @@
 //! No pod of a Job is counted twice, and none is forgotten.
+//!
+//! A Job that fails counts the pods that it ends as failed, like upstream's, also if one has succeeded at the same moment.
 
 use super::objects::{Objects, controller, count, in_resource, is_deleting, name, true_condition, uid};
 use super::{Excused, Invariant};
@@ -48,7 +50,8 @@ impl Invariant for JobCounts {
             let counts = (count(&status["succeeded"]), count(&status["failed"]));
             let found = (ended.succeeded.len() as i64, ended.failed.len() as i64);
             let indexed = job["spec"]["completionMode"] == "Indexed";
-            if !indexed && counts != found {
+            let same = if is_failing(job) { counts.0 + counts.1 == found.0 + found.1 } else { counts == found };
+            if !indexed && !same {
                 return Err(format!(
                     "job {}: (succeeded, failed) is {counts:?}, but {found:?} pods ended so",
                     name(job)
@@ -61,6 +64,10 @@ impl Invariant for JobCounts {
         }
         Ok(())
     }
+}
+
+fn is_failing(job: &Value) -> bool {
+    ["FailureTarget", "Failed"].iter().any(|kind| true_condition(job, kind).is_some())
 }
 
 impl JobCounts {
@@ -90,8 +97,14 @@ impl JobCounts {
         let status = &job["status"];
         let uncounted =
             |field: &str| status["uncountedTerminatedPods"][field].as_array().map_or(0, |pods| pods.len() as i64);
-        for (field, found) in [("succeeded", ended.succeeded.len()), ("failed", ended.failed.len())] {
-            let counted = count(&status[field]) + uncounted(field);
+        let (succeeded, failed) = (ended.succeeded.len(), ended.failed.len());
+        let may_have_failed = if is_failing(job) { failed + succeeded } else { failed };
+        let total = |field: &str| count(&status[field]) + uncounted(field);
+        if total("succeeded") + total("failed") > (succeeded + failed) as i64 {
+            return Err(format!("job {} counts more than the {succeeded} + {failed} pods that ended", name(job)));
+        }
+        for (field, found) in [("succeeded", succeeded), ("failed", may_have_failed)] {
+            let counted = total(field);
             if counted > found as i64 {
                 return Err(format!("job {} counts {counted} {field} pods, but {found} ended so", name(job)));
             }

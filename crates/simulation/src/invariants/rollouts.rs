@@ -1,6 +1,7 @@
 //! A Deployment never asks for more pods than its `maxSurge` allows, and never makes more unavailable than `maxUnavailable` allows.
 //!
-//! Like upstream's, the controller counts what it asks its ReplicaSets for: while their controller is down, there may be more pods.
+//! Like upstream's, the controller counts what it asks its ReplicaSets for, and believes their status: while their controller is down, there may
+//! be more pods, and pods that became available since do not count.
 
 use super::objects::{
     Objects, Window, by_uid, controlled_by, controller, count, is_deleting, is_ready, name, scaled, true_condition, uid,
@@ -63,6 +64,15 @@ fn deployment<'a>(objects: &'a Objects, replica_set: &Value) -> Option<&'a Arc<V
 fn pods<'a>(objects: &'a Objects, deployment: &'a str) -> Vec<&'a Arc<Value>> {
     let sets: Vec<_> = controlled_by(objects, REPLICA_SETS, deployment).map(|s| uid(s)).collect();
     sets.into_iter().flat_map(|set| controlled_by(objects, "pods", set)).collect()
+}
+
+/// Whether the ReplicaSets of a Deployment report the pods that were available before one was deleted.
+fn reported(objects: &Objects, deployment: &str, deleted: &str) -> bool {
+    controlled_by(objects, REPLICA_SETS, deployment).all(|set| {
+        let available = |p: &&Arc<Value>| is_ready(p) || uid(p) == deleted;
+        count(&set["status"]["availableReplicas"])
+            == controlled_by(objects, "pods", uid(set)).filter(available).count() as i64
+    })
 }
 
 impl Rollouts {
@@ -134,7 +144,7 @@ impl Rollouts {
         let ready = pods(objects, uid(deployment)).iter().filter(|p| is_ready(p)).count();
         let lost = self.lost.values().filter(|(when, of)| *when + RECENT >= at && of == uid(deployment)).count();
         let (available, minimum) = ((ready + lost) as i64, limits.available.minimum(at));
-        if available < minimum {
+        if available < minimum && reported(objects, uid(deployment), uid(pod)) {
             return Err(format!(
                 "deployment {name} has {available} available pods instead of at least {minimum} after the deletion of {}",
                 change.key.name

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod bad_input;
 mod broken;
 mod format;
 mod objects;

@@ -1,7 +1,7 @@
 //! Objects of scenarios.
 
 use serde_json::{Value, json};
-use simulation::scenario::{Condition, ObjectName, Step};
+use simulation::scenario::{ObjectName, Step};
 
 pub fn container(image: &str) -> Value {
     json!({"name": "c", "image": image, "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}}})
@@ -76,8 +76,4 @@ pub fn set_image(kind: &str, name: &str, image: &str) -> Step {
 
 pub fn delete(kind: &str, name: &str) -> Step {
     Step::Delete { object: named(kind, name), propagation: Default::default() }
-}
-
-pub fn wait_for_field(kind: &str, name: &str, field: &str, value: impl Into<Value>) -> Step {
-    Step::WaitFor(Condition::field(named(kind, name), field, value))
 }
