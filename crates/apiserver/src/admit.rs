@@ -20,7 +20,7 @@ use http_body_util::{BodyExt, Limited};
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, MutatedBy, Object, Operation, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Request, WriteOptions};
+use registry::{Admit, Charge, Request, Warnings, WriteOptions};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -167,6 +167,10 @@ pub(crate) fn spoken(kind: &kinds::Kind, subresource: &str) -> Gvk {
 
 #[async_trait]
 impl Admit for Admission<'_> {
+    fn warnings(&self) -> Option<&Warnings> {
+        Some(&self.call.warnings)
+    }
+
     async fn mutate(
         &self,
         operation: Operation,
@@ -245,7 +249,7 @@ impl Turns {
 #[async_trait]
 impl Host for Admission<'_> {
     fn warn(&self, text: String) {
-        self.request.warn(text);
+        self.call.warnings.push(text);
     }
 
     fn decide(&self, attributes: &Attributes) -> auth::Decision {

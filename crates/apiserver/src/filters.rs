@@ -234,6 +234,16 @@ impl Server {
         Ok(self.authorize(&x.attributes, &x.trace).await?)
     }
 
+    /// Where other servers write to the same store, waits for what they had written when the request came. Writes see it always,
+    /// reads according to their resource version.
+    pub(crate) async fn refresh_state(&self, x: &Exchange) -> Result<(), Refusal> {
+        if x.info.target.is_resource() {
+            let requested = if x.info.mutates() { "" } else { x.info.query.get("resourceVersion") };
+            self.registry.refresh(requested).await?;
+        }
+        Ok(())
+    }
+
     /// Selects the series of metrics in which the request counts.
     pub(crate) fn select_series(&self, x: &Exchange) {
         let series = match self.row(&x.info.target) {

@@ -76,6 +76,7 @@ impl Server {
         self.take_seat(&mut x).await?;
         self.authorize_request(&mut x).await?;
         self.select_series(&x);
+        self.refresh_state(&x).await?;
         self.dispatch(x).await
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
 /// two concern the API server alone, and whoever restarts or avoids it because of them.
 fn checks(server: &Server, root: &str) -> Vec<(Cow<'static, str>, bool)> {
     // The store is called `etcd` for compatibility.
-    let mut checks = vec![("ping", true), ("log", true), ("etcd", server.registry.store.is_alive())];
+    let mut checks = vec![("ping", true), ("log", true), ("etcd", server.registry.store.is_healthy())];
     if root == "readyz" {
         checks.extend(server.readiness.snapshot());
     }

@@ -263,6 +263,11 @@ impl<'a> Val<'a> {
         Self::Optional(Some(Rc::new(v)))
     }
 
+    /// A `kubernetes.Semver`; none if the text is no version.
+    pub fn version(text: &str) -> Option<Self> {
+        Version::parse(text).ok().map(|v| Self::opaque(Opaque::Semver(v)))
+    }
+
     /// A value of a library.
     pub fn opaque(o: Opaque<'a>) -> Self {
         Self::Opaque(Rc::new(o))

@@ -319,8 +319,8 @@ pub async fn collect(body: Body) -> Result<Bytes, Error> {
     Ok(body.collect().await?.to_bytes())
 }
 
-/// Like [`collect`] with a byte limit, because aggregated API servers are not trusted.
-pub(crate) async fn collect_at_most(body: Body, limit: usize) -> Result<Bytes, Error> {
+/// Like [`collect`] with a byte limit, for servers that are not trusted.
+pub async fn collect_at_most(body: Body, limit: usize) -> Result<Bytes, Error> {
     let mut out = BytesMut::new();
     let mut body = body;
     while let Some(frame) = body.frame().await {

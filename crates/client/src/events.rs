@@ -209,6 +209,19 @@ impl Recorder {
 
     /// Records an event with an `action` that was performed or failed (`Scheduling`, `Binding`).
     pub fn action(&self, about: Regarding, severity: Severity, reason: &str, action: &str, message: impl Into<String>) {
+        self.action_for(about, None, severity, reason, action, message);
+    }
+
+    /// Records an event with an `action` that was performed because of a `related` object.
+    pub fn action_for(
+        &self,
+        about: Regarding,
+        related: Option<Regarding>,
+        severity: Severity,
+        reason: &str,
+        action: &str,
+        message: impl Into<String>,
+    ) {
         let mut message = message.into();
         // The API's limit.
         if message.len() > 1024 {
@@ -216,9 +229,10 @@ impl Recorder {
             message.truncate(cut);
             message.push_str("...");
         }
-        let event = Event { about, severity, reason: reason.into(), action: action.into(), message, at: self.moment() };
+        let (reason, action, at) = (reason.into(), action.into(), self.moment());
+        let event = Event { about, related, severity, reason, action, message, at };
         if self.queue.try_send(event).is_err() {
-            tracing::debug!(reason, "event dropped: the queue is full");
+            tracing::debug!("event dropped: the queue is full");
         }
     }
 }
@@ -310,6 +324,9 @@ fn first(source: &Source, send: &Send, namespace: &str) -> Value {
                 "reportingController": controller, "reportingInstance": instance,
                 "eventTime": meta::time::format_micro(send.first), "type": t.severity.as_str(),
             });
+            if let Some(related) = &t.related {
+                event["related"] = related.value();
+            }
             if send.count > 1 {
                 event["series"] = json!({"count": send.count, "lastObservedTime": meta::time::format_micro(t.at)});
             }

@@ -59,11 +59,17 @@ impl Elector {
         Self { api, election, clock, rng, seen: None }
     }
 
-    /// Waits until this process holds the lease, then runs `lead` and keeps renewing. Returns when `lead` ends, when the lease is
-    /// lost (which drops `lead`), or at `shutdown`; releases the lease if it can.
-    pub async fn run(mut self, shutdown: Shutdown, lead: impl Future<Output = ()>) {
+    /// Waits until this process holds the lease, then runs what `lead` returns and keeps renewing. When the lease is lost or at
+    /// `shutdown`, the signal that `lead` was given ends it, and this returns after it has ended. The lease is released unless it
+    /// was lost.
+    pub async fn run<F: Future<Output = ()>>(mut self, shutdown: Shutdown, lead: impl FnOnce(Shutdown) -> F) {
         let acquire = async {
-            while !matches!(self.step().await, Ok(true)) {
+            loop {
+                match self.step().await {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    Err(e) => tracing::debug!(lease = self.election.name, "acquiring: {e}"),
+                }
                 let jitter = crate::backoff::unit(&*self.rng) * 1.2;
                 tokio::time::sleep(self.election.retry.mul_f64(1.0 + jitter)).await;
             }
@@ -85,13 +91,25 @@ impl Elector {
             }
             tracing::warn!(lease = self.election.name, "leader election lost: the lease was not renewed in time");
         };
-        tokio::select! {
+        let (trigger, term) = crate::shutdown();
+        let mut leading = std::pin::pin!(lead(term));
+        let mut ended = false;
+        let held = tokio::select! {
             biased;
-            () = shutdown.wait() => {}
-            () = lead => {}
-            () = renew => return,
+            () = shutdown.wait() => true,
+            () = &mut leading => {
+                ended = true;
+                true
+            }
+            () = renew => false,
+        };
+        trigger.trigger();
+        if !ended {
+            leading.await;
         }
-        self.release().await;
+        if held {
+            self.release().await;
+        }
     }
 
     /// Acquires or renews the lease once; returns whether this process holds it.

@@ -47,4 +47,4 @@ pub mod validatingadmissionpolicystatus;
 pub mod views;
 
 pub use context::{Context, Error};
-pub use start::{Options, service_accounts, start};
+pub use start::{Options, Running, names, run, service_accounts, start};

@@ -36,7 +36,8 @@ pub struct Options {
     pub service_ranges: Vec<String>,
 }
 
-type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A running controller.
+pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The identity of a controller.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,4 +158,16 @@ pub fn start(options: &Options, component: &Component, client_for: &dyn Fn(&str)
         let options = options.clone();
         component.spawn(name, OnEnd::Restart, move || run(context.clone(), &options));
     }
+}
+
+/// The names of all controllers, in the order in which they are started.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    CONTROLLERS.iter().map(|Row(name, ..)| *name)
+}
+
+/// Runs the controller that `context` names until it ends, for a caller that supervises controllers itself. None if there is no controller
+/// of that name.
+pub fn run(context: Context, options: &Options) -> Option<Running> {
+    let Row(.., run) = CONTROLLERS.iter().find(|Row(name, ..)| *name == context.name)?;
+    Some(run(context, options))
 }

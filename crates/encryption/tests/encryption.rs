@@ -118,7 +118,7 @@ async fn secrets_are_encrypted_by_default_and_nothing_else() {
     assert_eq!(value(&store, "secrets", "s"), "correct horse battery");
     assert_eq!(value(&store, "configmaps", "c"), "a public staple");
     let copy = place.0.path().join("copy");
-    assert_eq!(store.backup(&copy).await.unwrap().objects, 3);
+    assert_eq!(store.backup(&copy, 0).await.unwrap().objects, 3);
     store.close().await;
     let bytes = std::fs::read(copy.join("data.mdb")).unwrap();
     assert!(!bytes.windows(7).any(|window| window == b"correct"), "a backup is encrypted as well");

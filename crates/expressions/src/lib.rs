@@ -4,10 +4,12 @@
 
 #![warn(missing_docs)]
 
+mod device;
 mod kind_types;
 mod policy;
 mod schema_types;
 
+pub use device::{DEVICE_ENV, Device};
 pub use kind_types::{kind_type, metadata_type};
 pub use policy::{Params, message_env, policy_env, webhook_env};
 pub use schema_types::{Typed, escape, keys, max_occurrences, schema_type, shape, typed};

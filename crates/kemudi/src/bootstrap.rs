@@ -5,10 +5,19 @@ use futures::future::try_join_all;
 use meta::{Gvr, Object, Reason, Status};
 use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// The address of the cluster's DNS service within the service range.
 pub const DNS_HOST: u64 = 10;
+
+/// Where pods reach a server.
+#[derive(Clone, Copy)]
+pub struct ServerAddress {
+    pub address: IpAddr,
+    pub port: u16,
+}
 
 /// Addresses and CA of the cluster.
 pub struct ClusterInfo {
@@ -21,6 +30,8 @@ pub struct ClusterInfo {
     /// The data of `extension-apiserver-authentication`.
     pub trust: Value,
 }
+
+static NONE: Vec<String> = Vec::new();
 
 /// Creates missing objects. Independent ones are written at the same time, so that they share transactions of the store: on a busy
 /// machine each transaction waits for its turn.
@@ -66,18 +77,11 @@ async fn api_service(registry: &Registry, cluster: &ClusterInfo) -> Result<(), S
         "spec": {"clusterIP": cluster.cluster_ip.to_string(), "type": "ClusterIP",
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": cluster.port}]}});
     create(registry, "", "v1", "services", service).await?;
-    if cluster.address.is_loopback() {
-        // No node agent, and the server listens on loopback only: no pod can reach it, and upstream's service has no endpoints either.
-        tracing::debug!("the service default/kubernetes has no endpoints: {} is a loopback address", cluster.address);
+    if registry.store.is_shared() {
+        // Its endpoints are those of all servers.
         return Ok(());
     }
-    match endpoints(registry, cluster).await {
-        Err(s) if s.is(Reason::Invalid) => {
-            tracing::warn!("the service default/kubernetes has no endpoints: {s}");
-            Ok(())
-        }
-        other => other,
-    }
+    endpoints(registry, &[ServerAddress { address: cluster.address, port: cluster.port }]).await
 }
 
 /// Publishes the CAs and headers by which extension API servers authenticate clients.
@@ -114,17 +118,46 @@ pub async fn dns(registry: &Registry, cluster_ip: IpAddr, address: IpAddr) -> Re
     replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await
 }
 
-/// Sets the endpoints of the service `kubernetes` to this server, which may have a new address.
-async fn endpoints(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
+/// Sets the endpoints of the service `kubernetes` to these servers, unless they are already. Without an address that pods can reach
+/// there are none.
+pub async fn endpoints(registry: &Registry, servers: &[ServerAddress]) -> Result<(), Status> {
+    // No node agent, and the server listens on loopback only: no pod can reach it, and upstream's service has no endpoints either.
+    let reachable: Vec<&ServerAddress> = servers.iter().filter(|s| !s.address.is_loopback()).collect();
+    if reachable.len() < servers.len() {
+        tracing::debug!("the service default/kubernetes has no endpoints for servers with a loopback address");
+    }
+    let Some(first) = reachable.first() else { return Ok(()) };
+    let family = if first.address.is_ipv6() { "IPv6" } else { "IPv4" };
+    let served: Vec<&&ServerAddress> =
+        reachable.iter().filter(|s| s.address.is_ipv6() == first.address.is_ipv6()).collect();
+    let mut by_port: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    served.iter().for_each(|s| by_port.entry(s.port).or_default().push(s.address.to_string()));
+    let subsets: Vec<Value> = by_port
+        .iter()
+        .map(|(port, ips)| {
+            let addresses: Vec<Value> = ips.iter().map(|ip| json!({"ip": ip})).collect();
+            json!({"addresses": addresses, "ports": [{"name": "https", "port": port, "protocol": "TCP"}]})
+        })
+        .collect();
     let metadata = json!({"name": "kubernetes", "namespace": "default",
         "labels": {"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/skip-mirror": "true"}});
-    let ip = cluster.address.to_string();
-    let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": [{"addresses": [ip], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": cluster.port, "protocol": "TCP"}]});
-    replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await?;
-    let old = json!({"metadata": metadata, "subsets": [{"addresses": [{"ip": ip}],
-        "ports": [{"name": "https", "port": cluster.port, "protocol": "TCP"}]}]});
-    replace(registry, "", "v1", "endpoints", old).await
+    // The slice has one port for all addresses: that of most servers, if they differ.
+    let (port, ips) =
+        by_port.iter().max_by_key(|(port, ips)| (ips.len(), Reverse(**port))).unwrap_or((&first.port, &NONE));
+    let endpoints: Vec<Value> =
+        ips.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect();
+    let slice = json!({"metadata": metadata, "addressType": family, "endpoints": endpoints,
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}]});
+    let old = json!({"metadata": metadata, "subsets": subsets});
+    for (group, resource, object) in [("discovery.k8s.io", "endpointslices", slice), ("", "endpoints", old)] {
+        match replace(registry, group, "v1", resource, object).await {
+            Err(s) if s.is(Reason::Invalid) => {
+                tracing::warn!("the service default/kubernetes has no endpoints: {s}");
+            }
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 /// None if the kind is not served.
@@ -157,6 +190,12 @@ async fn create(registry: &Registry, group: &str, version: &str, resource: &str,
     match registry.create(&request, o, &options, &AdmitAll).await {
         Ok(_) => Ok(()),
         Err(s) if s.is(Reason::AlreadyExists) => Ok(()),
+        Err(s) if registry.store.is_shared() => {
+            // Another server that starts at the same time may have created it, and what belongs to it.
+            registry.refresh("").await?;
+            let key = request.resource.key(&request.namespace, &request.name);
+            if key.is_some_and(|k| registry.store.snapshot().get(&k).is_some()) { Ok(()) } else { Err(s) }
+        }
         Err(s) => Err(s),
     }
 }

@@ -1,5 +1,7 @@
 //! The controllers and the scheduler. Each has its own identity and is subject to authorization and admission.
 
+use crate::leadership::Candidate;
+use crate::peers::Peer;
 use apiserver::Server;
 use apiserver::as_identity;
 use auth::User;
@@ -7,6 +9,7 @@ use bytes::Bytes;
 use client::{Client, InProcess, Informers};
 use http::Request;
 use meta::{Clock, Rng};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use strategies::authentication::service_account::ServiceAccountTokens;
 use supervisor::{Component, OnEnd, Shutdown};
@@ -14,6 +17,9 @@ use tokio::runtime::Handle;
 
 /// Number of terminated pods that are kept (upstream's default).
 const TERMINATED_PODS: usize = 12_500;
+
+/// The component of elections and of the addresses of servers.
+pub const MEMBERSHIP: &str = "membership";
 
 /// Dependencies of the components.
 #[derive(Clone)]
@@ -30,6 +36,19 @@ pub struct Parts {
     pub accounts: Arc<ServiceAccountTokens>,
     /// The ranges of service addresses.
     pub service_ranges: Vec<String>,
+    /// This server among several. None: it is the only one, and always leads.
+    pub membership: Option<Membership>,
+    /// The configuration of the scheduler.
+    pub scheduling: scheduler::Configuration,
+}
+
+/// A server among several.
+#[derive(Clone)]
+pub struct Membership {
+    /// Identity of this process.
+    pub identity: String,
+    /// Given before the shutdown, while requests are still answered: leases are released then.
+    pub leaving: Shutdown,
 }
 
 impl Parts {
@@ -78,15 +97,59 @@ pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
         server: parts.client(User::new("system:apiserver", &[auth::user::GROUP_MASTERS]), "kube-apiserver"),
         service_ranges: parts.service_ranges.clone(),
     };
-    let _entered = runtime.enter();
-    controllers::start(&options, &parts.component("controller-manager", runtime), &|name| parts.controller(name));
-    parts.server.start_steps.complete(&["poststarthook/start-service-ip-repair-controllers"]);
+    let controllers = {
+        let parts = parts.clone();
+        move |component: &Component| controllers::start(&options, component, &|name| parts.controller(name))
+    };
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
-    let (clock, rng, shutdown) = (parts.clock.clone(), parts.rng.clone(), parts.shutdown.clone());
-    let shared = informers.clone();
-    parts.component("scheduler", runtime).spawn("scheduler", OnEnd::Restart, move || {
-        let options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
-        scheduler::run(options, shutdown.clone())
-    });
+    let scheduler = {
+        let (clock, rng, shared, client) = (parts.clock.clone(), parts.rng.clone(), informers.clone(), client.clone());
+        let configuration = parts.scheduling.clone();
+        move |component: &Component| {
+            let shutdown = component.shutdown().clone();
+            let (clock, rng, shared, client) = (clock.clone(), rng.clone(), shared.clone(), client.clone());
+            let configuration = configuration.clone();
+            component.spawn("scheduler", OnEnd::Restart, move || {
+                let mut options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
+                options.configuration = configuration.clone();
+                scheduler::run(options, shutdown.clone())
+            });
+        }
+    };
+    let _entered = runtime.enter();
+    match &parts.membership {
+        None => {
+            controllers(&parts.component("controller-manager", runtime));
+            scheduler(&parts.component("scheduler", runtime));
+        }
+        Some(membership) => {
+            let candidate = Candidate {
+                identity: membership.identity.clone(),
+                clock: parts.clock.clone(),
+                rng: parts.rng.clone(),
+                supervisor: parts.server.registry.supervisor.clone(),
+                shutdown: membership.leaving.clone(),
+                runtime: runtime.clone(),
+            };
+            let manager = parts.client(User::new("system:kube-controller-manager", &[]), "kube-controller-manager");
+            candidate.run("kube-controller-manager", "controller-manager", manager, controllers);
+            candidate.run("kube-scheduler", "scheduler", client, scheduler);
+        }
+    }
+    parts.server.start_steps.complete(&["poststarthook/start-service-ip-repair-controllers"]);
     informers
+}
+
+/// Keeps the lease of this server and the endpoints of the service `kubernetes` until it leaves.
+pub fn follow_peers(parts: &Parts, membership: &Membership, address: SocketAddr, runtime: &Handle) {
+    let peer = Arc::new(Peer {
+        registry: parts.server.registry.clone(),
+        client: parts.client(User::new("system:apiserver", &[auth::user::GROUP_MASTERS]), "kube-apiserver"),
+        clock: parts.clock.clone(),
+        address,
+        identity: membership.identity.clone(),
+    });
+    let leaving = membership.leaving.clone();
+    let component = parts.server.registry.supervisor.component(MEMBERSHIP, &leaving, runtime);
+    component.spawn_graceful("kubernetes-endpoints", OnEnd::Restart, move || peer.clone().run(leaving.clone()));
 }

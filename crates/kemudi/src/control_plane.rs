@@ -3,6 +3,7 @@
 use crate::access::{self, Access};
 use crate::authorities::Authorities;
 use crate::bootstrap::{self, ClusterInfo};
+use crate::cluster_keys;
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use apiserver::{Authenticators, Certificates, NodeDialer, Server};
@@ -45,6 +46,12 @@ pub enum Error {
     Access(#[from] access::Error),
     #[error("the port {0} cannot be used: {1}")]
     Port(SocketAddr, std::io::Error),
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{0}")]
+    Etcd(String),
+    #[error("{0}")]
+    Backup(String),
     #[error("creating bootstrap objects: {0}")]
     Bootstrap(Status),
 }
@@ -199,6 +206,7 @@ impl ControlPlane {
         ];
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
         addresses.extend(config.inside);
+        addresses.extend(Some(config.bind).filter(|b| !b.is_unspecified()));
         let pair = pki.server(&names, &addresses)?;
         let (changes, tls) = watch::channel(pki.tls(&pair, &[&access.client_ca, &access.proxy_ca])?);
         let (certificates, client_ca) = (access.certificates.clone(), access.client_ca.clone());
@@ -285,11 +293,34 @@ pub async fn listen(bind: IpAddr, port: u16) -> Result<TcpListener, Error> {
 
 /// Opens the data directory, which must be private first. `file` is an
 /// `EncryptionConfiguration` to use instead of the keys in the directory.
-pub async fn open(dir: &Path, file: Option<PathBuf>, component: &Component) -> Result<Store, Error> {
+pub async fn open(
+    dir: &Path,
+    etcd: &crate::etcd::Flags,
+    file: Option<PathBuf>,
+    component: &Component,
+) -> Result<Store, Error> {
+    let etcd = match etcd.is_used() {
+        true => {
+            let engine = etcd.connect().await?;
+            cluster_keys::share(&engine, dir, etcd.cluster_token_file.as_deref(), file.as_ref()).await?;
+            Some(engine)
+        }
+        false => None,
+    };
     let source = encryption::Source { directory: dir.join("keys"), file };
     let encryption = Encryption::load(source, Arc::new(SystemRng))?;
-    let store = open_store(dir, encryption.clone()).await?;
+    let store = match etcd {
+        Some(engine) => open_engine(engine, Path::new("etcd"), encryption.clone()).await?,
+        None => open_embedded(dir, encryption.clone()).await?,
+    };
     encryption.keep()?;
+    if store.is_shared() {
+        let failing = store.clone();
+        component.spawn("store", OnEnd::Fatal, move || {
+            let failing = failing.clone();
+            async move { Err::<(), _>(failing.failed().await) }
+        });
+    }
     let (on, shutdown) = (store.clone(), component.shutdown().clone());
     component.spawn("encryption-at-rest", OnEnd::Restart, move || {
         encryption.clone().run(on.clone(), KEYS_EVERY, shutdown.clone())
@@ -297,12 +328,23 @@ pub async fn open(dir: &Path, file: Option<PathBuf>, component: &Component) -> R
     Ok(store)
 }
 
-async fn open_store(dir: &Path, encryption: Arc<Encryption>) -> Result<Store, Error> {
+async fn open_embedded(dir: &Path, encryption: Arc<Encryption>) -> Result<Store, Error> {
     let path = dir.join("store");
     let engine = Lmdb::open(&path, LmdbOptions::default()).map_err(|source| match source {
         EngineError::InUse { .. } => Error::InUse(dir.display().to_string()),
         source => Error::Engine { path: path.clone(), source },
     })?;
+    open_engine(engine, &path, encryption).await.map_err(|e| match e {
+        Error::Store { source: store::Error::InUse { .. }, .. } => Error::InUse(dir.display().to_string()),
+        e => e,
+    })
+}
+
+pub async fn open_engine(
+    engine: Arc<dyn store::Engine>,
+    path: &Path,
+    encryption: Arc<Encryption>,
+) -> Result<Store, Error> {
     let options = Options {
         index: encode::index_fn(strategies::selectable_fields()),
         transform: Some(encryption),
@@ -310,14 +352,13 @@ async fn open_store(dir: &Path, encryption: Arc<Encryption>) -> Result<Store, Er
         clock: Arc::new(|| SystemClock.now().as_millisecond().unsigned_abs()),
     };
     Store::open(engine, options).await.map_err(|source| match source {
-        store::Error::InUse { .. } => Error::InUse(dir.display().to_string()),
-        store::Error::Engine(source) => Error::Engine { path, source },
-        source => Error::Store { path, source },
+        store::Error::Engine(source) => Error::Engine { path: path.to_owned(), source },
+        source => Error::Store { path: path.to_owned(), source },
     })
 }
 
 /// The administrator's token, created once and readable by its owner only.
-fn admin_token(dir: &Path, rng: &dyn Rng) -> Result<String, Error> {
+pub(crate) fn admin_token(dir: &Path, rng: &dyn Rng) -> Result<String, Error> {
     let path = dir.join("admin.token");
     if let Ok(t) = std::fs::read_to_string(&path) {
         return Ok(t.trim().to_owned());

@@ -11,18 +11,23 @@ mod api;
 mod audit;
 mod authorities;
 mod background;
+mod backup;
 mod bootstrap;
+mod cluster_keys;
 mod components;
 mod control_plane;
 mod data_dir;
+mod etcd;
 mod flag_error;
 mod images;
 mod kubelet;
+mod leadership;
 mod lock;
 mod man;
 mod missing;
 mod namespace;
 mod output;
+mod peers;
 mod pki;
 mod privileges;
 mod reload;
@@ -46,12 +51,18 @@ enum Command {
     /// Runs a cluster with one node on this machine until it is stopped.
     #[command(after_help = missing::table())]
     Up(up::Options),
+    /// Runs a control plane without a node until it is stopped. Several servers with the same etcd form one cluster.
+    Server(up::ServerOptions),
     /// Measures the cluster of a kubeconfig, or one that it starts.
     Bench(bench::Options),
     /// The Kubernetes client, like kubectl.
     Kubectl,
     /// Stops the cluster of a data directory.
     Down(up::DownOptions),
+    /// Writes the state and the keys of a cluster to a directory. The cluster may run.
+    Backup(backup::BackupOptions),
+    /// Restores a backup into a new data directory, or into etcd.
+    Restore(backup::RestoreOptions),
     /// Imports, lists and removes images of this machine's node.
     #[command(subcommand)]
     Image(images::Command),
@@ -86,10 +97,16 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {
         Command::Up(mut o) => {
-            o.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
+            o.server.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
             up::up(o)
         }
+        Command::Server(mut o) => {
+            o.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
+            up::serve(o, None)
+        }
         Command::Down(o) => up::down(&o),
+        Command::Backup(o) => up::block_on(backup::backup(&o)),
+        Command::Restore(o) => up::block_on(backup::restore(&o)),
         Command::Bench(o) => return bench::main(&o),
         Command::Image(c) => return images::main(&c),
         Command::Man(o) => return man::main(&o, Cli::command()),

@@ -4,9 +4,8 @@
 pub const MISSING: &[(&str, &str)] = &[
     ("NetworkPolicies", "stored; not enforced (the server warns)"),
     ("Ingresses, load balancers", "stored; no traffic is served"),
-    ("PersistentVolumeClaims", "stored; not bound, and no volumes are provisioned"),
-    ("preemption", "pods are scheduled by priority; a pod that does not fit waits and evicts no others"),
-    ("ResourceClaims", "stored; no devices are allocated, and pods get none"),
+    ("PersistentVolumeClaims", "not bound, and no volumes are provisioned: pods that use them wait"),
+    ("ResourceClaims", "get devices of ResourceSlices; the built-in agent has no drivers that hand them to pods"),
     ("volumes from images and of network file systems", "pods that mount them wait, with an event"),
     ("images from registries", "not pulled: `kemudi image import` imports them from files"),
     (

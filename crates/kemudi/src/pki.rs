@@ -198,7 +198,7 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     write_private_bytes(path, text.as_bytes())
 }
 
-fn write_private_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_private_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.into(), source };
     // Replaces the target of a symbolic link, not the link.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

@@ -1,12 +1,12 @@
 //! `kemudi up` and `kemudi down`.
 
-use crate::components::{self, Parts};
+use crate::components::{self, Membership, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
 use crate::namespace::Location;
 use crate::pki;
 use crate::signals::Stop;
-use crate::system::SystemClock;
+use crate::system::{SystemClock, SystemRng};
 use crate::{access, agent, background, bootstrap, data_dir, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -24,20 +24,70 @@ use strategies::networking::Cidr;
 use supervisor::Supervisor;
 use tokio::runtime::Handle;
 
+/// Flags of `kemudi up`.
 #[derive(Args)]
 pub struct Options {
+    #[command(flatten)]
+    pub server: ServerOptions,
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Flags of the control plane.
+#[derive(Args)]
+pub struct ServerOptions {
     /// Directory of the store, keys and containers.
     #[arg(long, default_value = "/var/lib/kemudi")]
     pub data_dir: PathBuf,
     /// Bind address of the API server.
     #[arg(long, default_value = "127.0.0.1")]
     pub bind_address: IpAddr,
+    /// Address of this server that others use, in the kubeconfig and in the service `kubernetes`. Default:
+    /// the bind address, or the loopback address if that is unspecified.
+    #[arg(long)]
+    pub advertise_address: Option<IpAddr>,
     /// Port of the API server; 0 for any free port.
     #[arg(long, default_value_t = 6443)]
     pub secure_port: u16,
     /// Where to write the administrator's kubeconfig. Default: `kubeconfig` in the data directory.
     #[arg(long)]
     pub write_kubeconfig: Option<PathBuf>,
+    /// Range of service addresses, or two ranges of different families. Services use the first unless they specify families.
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
+    pub service_cluster_ip_range: Vec<Cidr>,
+    /// EncryptionConfiguration: which resources are encrypted at rest and with which keys. Default: secrets,
+    /// with a key in the data directory.
+    #[arg(long)]
+    pub encryption_provider_config: Option<PathBuf>,
+    /// Admission plugins to enable in addition to the default ones.
+    #[arg(long, value_delimiter = ',')]
+    pub enable_admission_plugins: Vec<String>,
+    /// Default admission plugins to disable.
+    #[arg(long, value_delimiter = ',')]
+    pub disable_admission_plugins: Vec<String>,
+    /// AdmissionConfiguration: configurations of admission plugins.
+    #[arg(long)]
+    pub admission_control_config_file: Option<PathBuf>,
+    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins and extenders of the scheduler.
+    #[arg(long)]
+    pub scheduler_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub api: crate::api::Flags,
+    /// All flags with their values (`/flagz`).
+    #[arg(skip)]
+    pub shown: BTreeMap<String, String>,
+    /// Maximum lifetime of certificates that are requested by a CertificateSigningRequest.
+    #[arg(long, default_value = "8760h")]
+    pub cluster_signing_duration: SignedDuration,
+    #[command(flatten)]
+    pub access: access::Options,
+    #[command(flatten)]
+    pub etcd: crate::etcd::Flags,
+}
+
+/// Flags of the node on this machine.
+#[derive(Args)]
+pub struct NodeOptions {
     /// Runs only the control plane, without a node on this machine.
     #[arg(long)]
     pub disable_agent: bool,
@@ -62,35 +112,9 @@ pub struct Options {
     /// containers never have one.
     #[arg(long, default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub seccomp_default: bool,
-    /// Range of service addresses, or two ranges of different families. Services use the first unless they specify families.
-    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
-    pub service_cluster_ip_range: Vec<Cidr>,
-    /// EncryptionConfiguration: which resources are encrypted at rest and with which keys. Default: secrets,
-    /// with a key in the data directory.
-    #[arg(long)]
-    pub encryption_provider_config: Option<PathBuf>,
-    /// Admission plugins to enable in addition to the default ones.
-    #[arg(long, value_delimiter = ',')]
-    pub enable_admission_plugins: Vec<String>,
-    /// Default admission plugins to disable.
-    #[arg(long, value_delimiter = ',')]
-    pub disable_admission_plugins: Vec<String>,
-    /// AdmissionConfiguration: configurations of admission plugins.
-    #[arg(long)]
-    pub admission_control_config_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub api: crate::api::Flags,
-    /// All flags with their values (`/flagz`).
-    #[arg(skip)]
-    pub shown: BTreeMap<String, String>,
-    /// Maximum lifetime of certificates that are requested by a CertificateSigningRequest.
-    #[arg(long, default_value = "8760h")]
-    pub cluster_signing_duration: SignedDuration,
     /// Range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
-    #[command(flatten)]
-    pub access: access::Options,
 }
 
 const POD_RANGE: &str = "10.244.0.0/24";
@@ -121,6 +145,8 @@ pub enum Error {
     Service(#[from] supervisor::Failure),
     #[error("{0}")]
     Admission(String),
+    #[error("--scheduler-config: {0}")]
+    Scheduler(#[from] scheduler::ConfigurationError),
     #[error("{0}")]
     Ranges(&'static str),
     #[error(
@@ -173,7 +199,21 @@ const END: Duration = Duration::from_secs(10);
 /// When the start has surely completed and its code can be paged out.
 const SETTLED: Duration = Duration::from_secs(30);
 
+/// Runs a command of its own runtime.
+pub fn block_on(command: impl Future<Output = Result<(), control_plane::Error>>) -> Result<(), Error> {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+    Ok(runtime.block_on(command)?)
+}
+
+/// Runs a cluster with one node on this machine.
 pub fn up(options: Options) -> Result<(), Error> {
+    let Options { server, node } = options;
+    serve(server, Some(node).filter(|n| !n.disable_agent))
+}
+
+/// Runs a control plane, and the node if there is one, until it is stopped.
+pub fn serve(options: ServerOptions, node: Option<NodeOptions>) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("KEMUDI_LOG").unwrap_or_else(|_| "warn".into());
     // Reporting a failed log write on the same stream would panic.
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
@@ -185,11 +225,11 @@ pub fn up(options: Options) -> Result<(), Error> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let background = background::runtime().map_err(Error::Runtime)?;
-    let node = background::node().map_err(Error::Runtime)?;
+    let node_threads = background::node().map_err(Error::Runtime)?;
     let workers = apiserver::workers::runtime().map_err(Error::Runtime)?;
-    let threads = Threads { background: background.handle(), node: node.handle(), workers: workers.handle() };
-    let result = runtime.block_on(run(options, threads));
-    node.shutdown_background();
+    let threads = Threads { background: background.handle(), node: node_threads.handle(), workers: workers.handle() };
+    let result = runtime.block_on(run(options, node, threads));
+    node_threads.shutdown_background();
     background.shutdown_background();
     workers.shutdown_background();
     // Requests that were answered are stored; remaining work is abandoned.
@@ -223,38 +263,48 @@ struct Threads<'a> {
     workers: &'a Handle,
 }
 
-async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
+async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads: Threads<'_>) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
-    let advertise =
-        if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
+    let advertise = match (options.advertise_address, options.bind_address) {
+        (Some(address), _) => address,
+        (None, address) if address.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        (None, address) => address,
+    };
+    let identity = format!("{}_{}", host_name(), meta::random::uuid(&SystemRng));
+    let scheduling = match &options.scheduler_config {
+        Some(file) => scheduler::Configuration::read(file)?,
+        None => scheduler::Configuration::default(),
+    };
+    scheduling.check()?;
     let plugins = plugins(&options).await.map_err(Error::Admission)?;
     let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
     let runtime = strategies::metrics::serve(runtime.map_err(Error::RuntimeConfig)?);
     let ranges = options.service_cluster_ip_range.clone();
     check_ranges(&ranges)?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let sysctls = node::Allowlist::new(&options.allowed_unsafe_sysctls, &kernel)?;
-    let of_node = if options.disable_agent { None } else { Some(node_range(&ranges)?) };
-    if let Some((services, _)) = of_node {
-        check_node(options.node_name.as_deref(), services, options.cluster_cidr)?;
-    }
-    if !options.disable_agent {
+    let node_config = match node_options {
+        Some(o) => {
+            let (services, dns) = node_range(&ranges)?;
+            check_node(o.node_name.as_deref(), services, o.cluster_cidr)?;
+            let sysctls = node::Allowlist::new(&o.allowed_unsafe_sysctls, &kernel)?;
+            Some((o, services, dns, sysctls))
+        }
+        None => None,
+    };
+    let has_node = node_config.is_some();
+    if has_node {
         let missing = privileges::of_this_process();
         if !missing.is_empty() {
             return Err(Error::Privileges(missing));
         }
     }
-    let (max_connections, of_agent) = connections(runtime::open_files::raise(), !options.disable_agent);
+    let (max_connections, of_agent) = connections(runtime::open_files::raise(), has_node);
     let server_options = apiserver::Options {
         flags: options.shown.clone(),
         workers: Some(threads.workers.clone()),
         max_connections,
-        node_streams: if options.disable_agent {
-            (max_connections / 16).clamp(8, MAX_AGENT_CONNECTIONS)
-        } else {
-            of_agent * 3 / 4
-        },
-        not_carried_out: if options.disable_agent { BTreeMap::new() } else { agent::not_carried_out() },
+        node_streams: if !has_node { (max_connections / 16).clamp(8, MAX_AGENT_CONNECTIONS) } else { of_agent * 3 / 4 },
+        not_carried_out: if has_node { agent::not_carried_out() } else { BTreeMap::new() },
         ..options.api.server().await?
     };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
@@ -271,37 +321,40 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let api_port = listener.local_addr().map_or(options.secure_port, |a| a.port());
-    let node = of_node.map(|(service_range, dns)| agent::Config {
-        api_port,
-        data_dir: options.data_dir.clone(),
-        sysctls,
-        pod_max_pids: options.pod_max_pids,
-        seccomp_default: match options.seccomp_default {
-            true => node::SeccompDefault::RuntimeDefault,
-            false => node::SeccompDefault::Unconfined,
-        },
-        node_name: options.node_name.clone().unwrap_or_else(host_name),
-        pod_range: options.cluster_cidr,
-        service_range,
-        dns,
-    });
-    let kubelet = match &node {
-        Some(_) => {
-            let listening = control_plane::listen(options.kubelet_address, options.kubelet_port).await;
-            Some(listening.map_err(|e| match e {
+    let (node, kubelet) = match node_config {
+        Some((o, service_range, dns, sysctls)) => {
+            let listening = control_plane::listen(o.kubelet_address, o.kubelet_port).await;
+            let listener = listening.map_err(|e| match e {
                 control_plane::Error::Port(address, why) => Error::KubeletPort(address, why),
                 e => e.into(),
-            })?)
+            })?;
+            let node = agent::Config {
+                api_port,
+                data_dir: options.data_dir.clone(),
+                sysctls,
+                pod_max_pids: o.pod_max_pids,
+                seccomp_default: match o.seccomp_default {
+                    true => node::SeccompDefault::RuntimeDefault,
+                    false => node::SeccompDefault::Unconfined,
+                },
+                node_name: o.node_name.unwrap_or_else(host_name),
+                pod_range: o.cluster_cidr,
+                service_range,
+                dns,
+            };
+            (Some(node), Some(listener))
         }
-        None => None,
+        None => (None, None),
     };
     crate::namespace::record(&options.data_dir).map_err(directory)?;
     let (trigger, shutdown) = supervisor::shutdown();
     let supervisor = Supervisor::default();
     let component = supervisor.component("apiserver", &shutdown, &Handle::current());
     let encryption = options.encryption_provider_config.clone();
-    let store = control_plane::open(&options.data_dir, encryption, &component).await?;
-    if let Some(gateway) = options.cluster_cidr.nth(1).filter(|_| node.is_some()) {
+    let store = control_plane::open(&options.data_dir, &options.etcd, encryption, &component).await?;
+    let (leave, leaving) = supervisor::shutdown();
+    let membership = store.is_shared().then(|| Membership { identity, leaving: leaving.clone() });
+    if let Some(gateway) = node.as_ref().and_then(|n| n.pod_range.nth(1)) {
         check_free(std::net::SocketAddr::from((gateway, 53)))?;
     }
     let network = match &node {
@@ -336,8 +389,14 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
+        membership,
+        scheduling,
     };
     let informers = components::start(&parts, threads.background);
+    if let Some(membership) = &parts.membership {
+        let address = std::net::SocketAddr::new(config.inside.unwrap_or(advertise), plane.address.port());
+        components::follow_peers(&parts, membership, address, threads.background);
+    }
     let mut agent_listeners = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
         let gateway = IpAddr::V4(network.gateway());
@@ -365,6 +424,10 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         () = tokio::time::sleep(options.api.shutdown_delay_duration) => {}
         () = signals.requested() => {}
     }
+    leave.trigger();
+    // Without the backend, leases cannot be released.
+    let membership = supervisor.component(components::MEMBERSHIP, &leaving, threads.background);
+    let _ = tokio::time::timeout(LAST_TASKS, membership.ended()).await;
     trigger.trigger();
     plane.listeners.ended().await;
     if let Some(listeners) = agent_listeners {
@@ -377,7 +440,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-async fn plugins(options: &Options) -> Result<admission::Chain, String> {
+async fn plugins(options: &ServerOptions) -> Result<admission::Chain, String> {
     let configuration = match &options.admission_control_config_file {
         Some(file) => admission::Configuration::read(file, read)?,
         None => admission::Configuration::default(),

@@ -56,6 +56,45 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     (0..=9999).contains(&moment.to_zoned(TimeZone::UTC).year()).then_some(moment)
 }
 
+/// Reads a duration as Go writes it (`1h30m`, `300ms`), in nanoseconds. None if it is invalid or too long.
+pub fn parse_go_duration(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    let mut total: i128 = 0;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(end);
+        let length = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, next) = after.split_at(length);
+        let unit: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+            return None;
+        }
+        let digits = |d: &str| if d.is_empty() { Some(0) } else { d.parse::<u32>().ok().map(i128::from) };
+        let fraction = fraction.get(..9).unwrap_or(fraction);
+        total += digits(whole)? * unit + digits(fraction)? * unit / 10i128.pow(fraction.len() as u32);
+        rest = next;
+    }
+    i64::try_from(if negative { -total } else { total }).ok()
+}
+
 /// Nanoseconds as Go prints a duration: `1h30m0s`.
 pub fn go_duration(nanos: i64) -> String {
     if nanos == 0 {
@@ -88,6 +127,18 @@ pub fn go_duration(nanos: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_writes_them() {
+        for nanos in [1, 999, 1_500, 300_000_000, 1_000_000_000, 5_400_000_000_000, -90_000_000_000] {
+            assert_eq!(parse_go_duration(&go_duration(nanos)), Some(nanos), "{}", go_duration(nanos));
+        }
+        assert_eq!(parse_go_duration("0"), Some(0));
+        assert_eq!(parse_go_duration("1.5h"), Some(5_400_000_000_000));
+        for invalid in ["", "-", "5", "s", "1x", "1.2.3s", ".s", "9999999h99999999999999h"] {
+            assert_eq!(parse_go_duration(invalid), None, "{invalid}");
+        }
+    }
 
     #[test]
     fn very_large_numbers_are_very_far_away() {

@@ -48,10 +48,14 @@ impl NodeSelectorTerm {
         self.labels.matches(label) && self.fields.matches(|k| (k == "metadata.name").then_some(name))
     }
 
-    /// The node names that this term is limited to (`metadata.name In (…)`, as written by the DaemonSet controller), if any.
-    pub fn names(&self) -> Option<&[String]> {
-        let r = self.fields.requirements.iter().find(|r| r.key == "metadata.name" && r.operator == Operator::In)?;
-        Some(&r.values)
+    /// The node names that this term is limited to (`metadata.name In (…)`, as written by the DaemonSet controller), if any. Of
+    /// several such requirements, the names that all of them have.
+    pub fn names(&self) -> Option<Vec<String>> {
+        let limits = self.fields.requirements.iter();
+        let mut limits = limits.filter(|r| r.key == "metadata.name" && r.operator == Operator::In);
+        let mut names = limits.next()?.values.clone();
+        limits.for_each(|r| names.retain(|n| r.values.contains(n)));
+        Some(names)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The hook for admission in a write. The decision is made elsewhere.
 
+use crate::strategy::Warnings;
 use async_trait::async_trait;
 use meta::{MutatedBy, Object, Operation, Status};
 use store::Op;
@@ -13,6 +14,11 @@ pub trait Admit: Send + Sync {
         object: &mut Object,
         old: Option<&Object>,
     ) -> Result<MutatedBy, Status>;
+
+    /// Receives the warnings of the write for the client, also if it fails.
+    fn warnings(&self) -> Option<&Warnings> {
+        None
+    }
 
     /// `object` is none for a deletion.
     async fn validate(&self, operation: Operation, object: Option<&Object>, old: Option<&Object>)

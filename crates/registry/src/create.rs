@@ -3,7 +3,7 @@
 use crate::admit::Admit;
 use crate::options::WriteOptions;
 use crate::row::Backend;
-use crate::strategy::{Request, Sent};
+use crate::strategy::{Env, Request, Sent};
 use crate::written::{Written, commit_status};
 use crate::{Registry, managed, metadata};
 use kinds::Generation;
@@ -29,7 +29,7 @@ impl Registry {
         if let Backend::Function(f) = &row.backend {
             admit.mutate(Operation::Create, &mut object, None).await?;
             admit.validate(Operation::Create, Some(&object), None).await?;
-            return f.create(self.env(), request, object, options).await.map(Written::from);
+            return f.create(Env::new(self, admit.warnings()), request, object, options).await.map(Written::from);
         }
         let versioned = names_a_version(&object);
         self.stamp(request, &mut object);
@@ -81,6 +81,7 @@ impl Registry {
     ) -> Result<Written, Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
+        let env = Env::new(self, admit.warnings());
         managed::on_create(self, request, &mut object, options).await;
         schema::settle(&mut object.0, &row.kind.schema);
         let stamped = Stamp::read(&object);
@@ -92,7 +93,7 @@ impl Registry {
             }
             schema::settle(&mut object.0, &row.kind.schema);
         }
-        strategy.permit(self.env(), request, &object, None)?;
+        strategy.permit(env, request, &object, None)?;
         let untouched = strategy.allocates().then(|| object.clone());
         let mut candidate = object;
         let mut key = None;
@@ -100,14 +101,14 @@ impl Registry {
             if let Some(o) = untouched.as_ref().filter(|_| attempt > 0) {
                 candidate = o.clone();
             }
-            let with = strategy.allocate(self.env(), &mut candidate, None)?;
+            let with = strategy.allocate(env, &mut candidate, None)?;
             // A retry changes only allocated values, which need no second validation.
             if attempt == 0 || untouched.is_some() {
                 schema::rules::leave_out(&mut candidate.0, None, &row.kind.schema);
-                strategy.prepare_for_create(self.env(), request, &mut candidate);
+                strategy.prepare_for_create(env, request, &mut candidate);
             }
             if attempt == 0 {
-                self.validate_new(request, &candidate, empties)?;
+                validate_new(env, request, &candidate, empties)?;
                 admit.validate(Operation::Create, Some(&candidate), None).await?;
                 key = row.key(candidate.namespace(), candidate.name());
             }
@@ -141,31 +142,32 @@ impl Registry {
         }
         unreachable!("the loop above only ends by returning")
     }
+}
 
-    fn validate_new(&self, request: &Request, object: &Object, empties: &schema::Empties) -> Result<(), Status> {
-        let row = &request.resource;
-        let strategy = &row.strategy;
-        let errors = empties.while_known(|| {
-            let mut errors = Vec::new();
-            metadata::validate(object, row, &mut errors);
-            metadata::validate_finalizers(object, row, &mut errors);
-            let of_metadata = errors.len();
-            schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
-            strategy.validate(object, &mut errors);
-            strategy.validate_since(object, None, &mut errors);
-            let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
-            schema::rules::arrange(&mut errors, found, &row.kind.schema);
-            strategy.examine(request, object, None, &mut errors);
-            errors
-        });
-        if !errors.is_empty() {
-            return Err(Status::invalid(&row.named_kind(), object.name(), &errors));
-        }
-        for w in strategy.warnings(object, None) {
-            request.warn(w);
-        }
-        Ok(())
+/// Validates a new object, and warns of its values.
+fn validate_new(env: Env<'_>, request: &Request, object: &Object, empties: &schema::Empties) -> Result<(), Status> {
+    let row = &request.resource;
+    let strategy = &row.strategy;
+    let errors = empties.while_known(|| {
+        let mut errors = Vec::new();
+        metadata::validate(object, row, &mut errors);
+        metadata::validate_finalizers(object, row, &mut errors);
+        let of_metadata = errors.len();
+        schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
+        strategy.validate(object, &mut errors);
+        strategy.validate_since(object, None, &mut errors);
+        let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
+        schema::rules::arrange(&mut errors, found, &row.kind.schema);
+        strategy.examine(env, object, None, &mut errors);
+        errors
+    });
+    if !errors.is_empty() {
+        return Err(Status::invalid(&row.named_kind(), object.name(), &errors));
     }
+    for w in strategy.warnings(object, None) {
+        env.warn(w);
+    }
+    Ok(())
 }
 
 /// Whether an object sets a resource version. Only nonzero numbers count; other text is ignored.

@@ -99,7 +99,13 @@ impl Registry {
         }
     }
 
+    /// The environment of strategies where no client waits for warnings.
     pub fn env(&self) -> Env<'_> {
-        Env { registry: self }
+        Env::new(self, None)
+    }
+
+    /// The environment of strategies for a request; `warnings` receives what the client is warned of.
+    pub fn env_for<'a>(&'a self, warnings: &'a Warnings) -> Env<'a> {
+        Env::new(self, Some(warnings))
     }
 }

@@ -3,11 +3,13 @@
 use crate::Registry;
 use crate::row::{Backend, Resource};
 use crate::strategy::Request;
+use crate::written::commit_status;
 use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
 use meta::{FieldSelector, LabelSelector, Object, Status, Value};
 use serde::Serialize;
 use std::sync::Arc;
+use std::time::Duration;
 use store::{Entry, Key, Scope, Snapshot, SnapshotError};
 use stored::encode;
 
@@ -106,6 +108,24 @@ impl Registry {
     /// The stored object under a key, none if it does not exist. Errors if it cannot be read.
     pub fn stored_object(&self, key: &Key) -> Result<Option<Object>, Status> {
         Ok(self.find(key)?.map(|e| encode::decode(&e)).transpose()?)
+    }
+
+    /// Brings the state up to date for a request with the resource version `requested`, where other servers write, too: an empty one
+    /// requires everything that was committed before, a number that revision, and 0 nothing.
+    ///
+    /// # Errors
+    /// The store does not answer. A revision that does not come in time is the error of the request that needs it.
+    pub async fn refresh(&self, requested: &str) -> Result<(), Status> {
+        if !self.store.is_shared() {
+            return Ok(());
+        }
+        match requested.parse::<u64>() {
+            Ok(0) => {}
+            Ok(revision) if revision <= self.store.revision() => {}
+            Ok(revision) => drop(tokio::time::timeout(LATE, self.store.wait_for(revision)).await),
+            Err(_) => self.store.refresh().await.map_err(|e| commit_status(&e))?,
+        }
+        Ok(())
     }
 
     /// Errors if a resource version is newer than the store. An empty one never is.
@@ -410,6 +430,9 @@ impl Registry {
 const CONVERTED_AT_A_TIME: usize = 2 << 20;
 /// Bytes of objects to scan before yielding to other tasks.
 const LOOKED_AT: usize = 2 << 20;
+
+/// How long a request waits for a revision that this server does not have yet.
+const LATE: Duration = Duration::from_secs(3);
 
 /// Parses a resource version; empty is 0.
 pub(crate) fn parse_revision(text: &str) -> Result<u64, Status> {

@@ -3,7 +3,7 @@
 
 use crate::admit::{Admit, Charge};
 use crate::options::{Preconditions, WriteOptions};
-use crate::strategy::{Request, Sent};
+use crate::strategy::{Env, Request, Sent};
 use crate::versions::Conversions;
 use crate::written::{Written, commit_status};
 use crate::{Registry, managed, metadata};
@@ -160,6 +160,7 @@ impl Registry {
         let Sent { object: mut new, empties } = sent;
         let row = &request.resource;
         let strategy = &row.strategy;
+        let env = Env::new(self, admit.warnings());
         if new.name() != old.name() {
             let url = &request.name;
             let why = match new.name() {
@@ -188,22 +189,22 @@ impl Registry {
             keep_other_parts(request, &mut new, old);
             schema::settle(&mut new.0, &row.kind.schema);
         }
-        strategy.permit(self.env(), request, &new, Some(old))?;
+        strategy.permit(env, request, &new, Some(old))?;
         let allocated = match request.subresource.is_empty() {
-            true => strategy.allocate(self.env(), &mut new, Some(old))?,
+            true => strategy.allocate(env, &mut new, Some(old))?,
             false => Vec::new(),
         };
         schema::rules::leave_out(&mut new.0, Some(&old.0), &row.kind.schema);
-        strategy.prepare_for_update(self.env(), request, &mut new, old);
+        strategy.prepare_for_update(env, request, &mut new, old);
         if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);
         }
-        let errors = empties.while_known(|| validate(request, &new, old));
+        let errors = empties.while_known(|| validate(env, request, &new, old));
         if !errors.is_empty() {
             return Err(Status::invalid(&row.named_kind(), old.name(), &errors));
         }
         for w in strategy.warnings(&new, Some(old)) {
-            request.warn(w);
+            env.warn(w);
         }
         admit.validate(Operation::Update, Some(&new), Some(old)).await?;
         new.set_resource_version(old.resource_version());
@@ -263,7 +264,7 @@ enum Step {
 }
 
 /// Validates a changed object, or the written part of it.
-fn validate(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
+fn validate(env: Env<'_>, request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
     let (row, strategy) = (&request.resource, &request.resource.strategy);
     let mut errors = Vec::new();
     metadata::validate(new, row, &mut errors);
@@ -285,7 +286,7 @@ fn validate(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
     } else {
         strategy.validate_part(&request.subresource, new, old, &mut errors);
     }
-    strategy.examine(request, new, Some(old), &mut errors);
+    strategy.examine(env, new, Some(old), &mut errors);
     schema::rules::ratchet(errors, &old.0)
 }
 

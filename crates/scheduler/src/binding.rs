@@ -1,6 +1,7 @@
 //! The binding cycle of a pod: Permit, PreBind, Bind and PostBind. It runs concurrently with the scheduling of other pods.
 
-use crate::framework::{Framework, Permit, Refusal};
+use crate::extender::{Extender, ExtenderError};
+use crate::framework::{Framework, Permit, Point, Refusal};
 use crate::pod::Pod;
 use client::Error;
 use futures::future::{BoxFuture, try_join_all};
@@ -16,13 +17,15 @@ const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 pub enum BindingError {
     #[error("{}", .0.reasons.join(", "))]
     Refused(Refusal),
-    #[error("running {point} plugin \"{plugin}\": {source}")]
+    #[error("{}running {point} plugin \"{plugin}\": {source}", if *.point == "Bind" { "binding rejected: " } else { "" })]
     Failed {
         point: &'static str,
         plugin: &'static str,
         #[source]
         source: Error,
     },
+    #[error("binding rejected: {0}")]
+    Extender(ExtenderError),
     #[error("no plugin binds pods")]
     NoBinder,
     #[error("a plugin panicked")]
@@ -41,7 +44,7 @@ pub type Waits = Vec<(&'static str, BoxFuture<'static, Result<(), String>>)>;
 
 /// Calls the Permit plugins; returns those to wait for.
 pub fn permits(framework: &Framework, pod: &Pod, node: &str) -> Waits {
-    let all = framework.plugins().map(|p| (p.name(), p.permit(pod, node)));
+    let all = framework.at(Point::Permit).map(|p| (p.name(), p.permit(pod, node)));
     let waits = all.filter_map(|(plugin, permit)| match permit {
         Permit::Allow => None,
         Permit::Wait(allowed) => Some((plugin, allowed)),
@@ -50,7 +53,7 @@ pub fn permits(framework: &Framework, pod: &Pod, node: &str) -> Waits {
 }
 
 /// Waits until all Permit plugins let a pod go ahead. Errors when one rejects it, or has not answered in time, or `cancelled` completes.
-pub async fn permitted(waits: Waits, cancelled: oneshot::Receiver<()>) -> Result<(), BindingError> {
+pub async fn permitted(waits: Waits, cancelled: oneshot::Receiver<&'static str>) -> Result<(), BindingError> {
     let first = waits.first().map_or("", |(plugin, _)| *plugin);
     let refused = |plugin, reason: String| BindingError::Refused(Refusal::resolvable(plugin, reason));
     let all = waits.into_iter().map(|(plugin, allowed)| async move {
@@ -60,21 +63,31 @@ pub async fn permitted(waits: Waits, cancelled: oneshot::Receiver<()>) -> Result
     });
     tokio::select! {
         answers = try_join_all(all) => answers.map(|_| ()),
-        _ = cancelled => Err(refused(first, "the pod is gone or bound".into())),
+        reason = cancelled => Err(refused(first, reason.unwrap_or("the pod is gone or bound").into())),
     }
 }
 
-/// Binds a pod to a node.
-pub async fn bind(framework: &Framework, pod: &Arc<Pod>, node: &Arc<str>) -> Result<(), BindingError> {
-    for plugin in framework.plugins() {
+/// Binds a pod to a node, through `extender` if there is one.
+pub async fn bind(
+    framework: &Framework,
+    extender: Option<&Extender>,
+    pod: &Arc<Pod>,
+    node: &Arc<str>,
+) -> Result<(), BindingError> {
+    for plugin in framework.at(Point::PreBind) {
         if let Some(prepared) = plugin.pre_bind(pod, node) {
             let failed = |source| BindingError::Failed { point: "PreBind", plugin: plugin.name(), source };
             prepared.await.map_err(failed)?;
         }
     }
-    let binder = framework.plugins().find_map(|p| Some((p.name(), p.bind(pod, node)?)));
+    if let Some(extender) = extender {
+        extender.bind(pod, node).await.map_err(BindingError::Extender)?;
+        framework.at(Point::PostBind).for_each(|p| p.post_bind(pod, node));
+        return Ok(());
+    }
+    let binder = framework.at(Point::Bind).find_map(|p| Some((p.name(), p.bind(pod, node)?)));
     let (plugin, bound) = binder.ok_or(BindingError::NoBinder)?;
     bound.await.map_err(|source| BindingError::Failed { point: "Bind", plugin, source })?;
-    framework.plugins().for_each(|p| p.post_bind(pod, node));
+    framework.at(Point::PostBind).for_each(|p| p.post_bind(pod, node));
     Ok(())
 }

@@ -5,7 +5,9 @@
 //! the newest version of an object is never lost; objects come in the order of their first change.
 
 use crate::cluster::NodeEntry;
+use crate::dependency::Dependency;
 use crate::pod::Pod;
+use client::Key;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,6 +29,10 @@ pub(crate) enum Change {
         old: bool,
         new: Option<client::informer::Labels>,
     },
+    Dependency {
+        old: Option<Dependency>,
+        new: Option<Dependency>,
+    },
 }
 
 /// The key by which changes are merged. A recreated pod or node is another object.
@@ -35,6 +41,7 @@ enum Id {
     Pod(Arc<str>),
     Node(Arc<str>),
     Namespace(Arc<str>),
+    Dependency(&'static str, Key),
 }
 
 impl Change {
@@ -44,6 +51,9 @@ impl Change {
             Self::Pod { old, new } => new.as_ref().or(old.as_ref()).map(|p| format!("pod {}", p.key())),
             Self::Node { old, new } => new.as_ref().or(old.as_ref()).map(|n| format!("node {}", n.meta.name)),
             Self::Namespace { name, .. } => Some(format!("namespace {name}")),
+            Self::Dependency { old, new } => {
+                new.as_ref().or(old.as_ref()).map(|d| format!("{} {:?}", d.kind(), d.key()))
+            }
         }
         .unwrap_or_default()
     }
@@ -53,6 +63,10 @@ impl Change {
             Self::Pod { old, new } => Id::Pod(new.as_ref().or(old.as_ref())?.meta.uid.clone()),
             Self::Node { old, new } => Id::Node(new.as_ref().or(old.as_ref())?.meta.uid.clone()),
             Self::Namespace { name, .. } => Id::Namespace(name.clone()),
+            Self::Dependency { old, new } => {
+                let dependency = new.as_ref().or(old.as_ref())?;
+                Id::Dependency(dependency.kind(), dependency.key())
+            }
         })
     }
 
@@ -67,6 +81,9 @@ impl Change {
             }
             (Self::Namespace { name, old, .. }, Self::Namespace { new, .. }) => {
                 (old || new.is_some()).then_some(Self::Namespace { name, old, new })
+            }
+            (Self::Dependency { old, .. }, Self::Dependency { new, .. }) => {
+                (old.is_some() || new.is_some()).then_some(Self::Dependency { old, new })
             }
             (_, later) => Some(later),
         }

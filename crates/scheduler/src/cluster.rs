@@ -3,11 +3,18 @@
 //! It is updated by events and read in place, so a decision copies nothing. A pod is *assumed* on its chosen node
 //! until its binding fails or the cache shows it.
 
+use crate::budgets::Budget;
+use crate::devices::Devices;
+use crate::nominations::Nominations;
 use crate::pod::{HostPort, Pod};
 use crate::pod_affinity::NamespaceLabels;
 use crate::resources::Resources;
+use crate::storage::Storage;
+use crate::topology::{ByDomain, Query, Topology};
+use crate::workloads::Workloads;
 use client::Entry;
-use client::informer::{Labels, or_default};
+use client::informer::{Key, Labels, or_default};
+use parking_lot::Mutex;
 use placement::Taint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -71,6 +78,7 @@ impl From<Raw> for NodeInfo {
 }
 
 /// A node and the pods on it.
+#[derive(Clone)]
 pub struct Node {
     pub name: Arc<str>,
     /// None while only its pods are known.
@@ -82,6 +90,8 @@ pub struct Node {
     pub pods: Vec<Arc<Pod>>,
     /// How many of them have required anti-affinity.
     pub with_anti_affinity: usize,
+    /// Orders nodes by when they were added.
+    arrival: u64,
 }
 
 impl Node {
@@ -94,6 +104,7 @@ impl Node {
             ports: Vec::new(),
             pods: Vec::new(),
             with_anti_affinity: 0,
+            arrival: 0,
         }
     }
 
@@ -128,6 +139,8 @@ pub struct Cluster {
     /// The node of each assigned or assumed pod.
     placed: HashMap<Arc<str>, Arc<str>>,
     live: usize,
+    /// How many nodes were ever added.
+    arrivals: u64,
     /// Number of nodes with each image.
     images: HashMap<Box<str>, usize>,
     /// Number of assigned pods with required anti-affinity; if zero, it is not evaluated.
@@ -135,6 +148,26 @@ pub struct Cluster {
     /// Number of assigned pods with preferred affinity or anti-affinity.
     preferring: usize,
     namespaces: NamespaceLabels,
+    nominations: Nominations,
+    budgets: BTreeMap<Key, Arc<Budget>>,
+    workloads: Workloads,
+    storage: Storage,
+    devices: Devices,
+    /// How many placed pods use each claim.
+    claim_uses: HashMap<Key, usize>,
+    /// Numbers of pods by topology domain.
+    topology: Mutex<Topology>,
+    /// The nodes that exist, in the order in which they are searched; none after a change.
+    order: Mutex<Option<Arc<[usize]>>>,
+}
+
+/// The region and zone of a node; empty without.
+fn zone(entry: &NodeEntry) -> (&str, &str) {
+    let label = |key: &str, old: &str| entry.meta.label(key).or_else(|| entry.meta.label(old)).unwrap_or_default();
+    (
+        label("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+        label("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+    )
 }
 
 /// 1 if the pod's affinity affects the scores of other pods.
@@ -157,6 +190,32 @@ impl Cluster {
         self.by_name.get(name).copied()
     }
 
+    /// The slots of the nodes that exist, in the order in which they are searched: in turn one node of each zone.
+    pub fn search_order(&self) -> Arc<[usize]> {
+        let mut cached = self.order.lock();
+        if let Some(order) = &*cached {
+            return order.clone();
+        }
+        let mut zones: Vec<Vec<usize>> = Vec::new();
+        let mut by_zone: HashMap<(&str, &str), usize> = HashMap::new();
+        let mut slots: Vec<usize> = (0..self.nodes.len()).filter(|i| self.nodes[*i].entry.is_some()).collect();
+        slots.sort_by_key(|slot| self.nodes[*slot].arrival);
+        for slot in slots {
+            let Some(entry) = &self.nodes[slot].entry else { continue };
+            let next = zones.len();
+            let zone = *by_zone.entry(zone(entry)).or_insert(next);
+            if zone == next {
+                zones.push(Vec::new());
+            }
+            zones[zone].push(slot);
+        }
+        let rounds = zones.iter().map(Vec::len).max().unwrap_or(0);
+        let order: Arc<[usize]> =
+            (0..rounds).flat_map(|i| zones.iter().filter_map(move |z| z.get(i).copied())).collect();
+        *cached = Some(order.clone());
+        order
+    }
+
     /// Number of nodes that exist.
     pub fn live(&self) -> usize {
         self.live
@@ -174,16 +233,95 @@ impl Cluster {
         self.preferring > 0
     }
 
+    /// The pods of a query by domain.
+    pub fn count(&self, query: Query) -> ByDomain {
+        self.topology.lock().count(query, &self.nodes, &self.namespaces)
+    }
+
+    /// Reads the affinity terms of placed pods.
+    pub fn with_terms<T>(&self, read: impl FnOnce(&mut Topology, &[Node]) -> T) -> T {
+        read(&mut self.topology.lock(), &self.nodes)
+    }
+
     pub fn namespace_labels(&self) -> &NamespaceLabels {
         &self.namespaces
     }
 
     pub fn set_namespace(&mut self, name: &str, labels: Labels) {
-        self.namespaces.insert(name.into(), labels);
+        let old = self.namespaces.insert(name.into(), labels.clone());
+        if old.is_none_or(|old| old != labels) {
+            self.topology.get_mut().clear();
+        }
     }
 
     pub fn remove_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
+        self.topology.get_mut().clear();
+    }
+
+    /// The pods that are nominated for a node.
+    pub fn nominated(&self, node: &str) -> &[Arc<Pod>] {
+        self.nominations.on(node)
+    }
+
+    pub fn nominations(&self) -> &Nominations {
+        &self.nominations
+    }
+
+    pub fn nominations_mut(&mut self) -> &mut Nominations {
+        &mut self.nominations
+    }
+
+    pub fn budgets(&self) -> impl Iterator<Item = &Arc<Budget>> {
+        self.budgets.values()
+    }
+
+    pub fn set_budget(&mut self, budget: Arc<Budget>) {
+        self.budgets.insert(budget.key(), budget);
+    }
+
+    pub fn remove_budget(&mut self, key: &Key) {
+        self.budgets.remove(key);
+    }
+
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    pub fn devices_mut(&mut self) -> &mut Devices {
+        &mut self.devices
+    }
+
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    pub fn storage_mut(&mut self) -> &mut Storage {
+        &mut self.storage
+    }
+
+    /// Whether a placed pod uses a claim.
+    pub fn is_claim_used(&self, namespace: &Arc<str>, name: &str) -> bool {
+        self.claim_uses.contains_key(&Key::new(namespace.clone(), name))
+    }
+
+    fn count_claims(&mut self, pod: &Pod, add: bool) {
+        for claim in &pod.view.claims {
+            let key = Key::new(pod.meta.namespace.clone(), &*claim.name);
+            let uses = self.claim_uses.entry(key.clone()).or_default();
+            *uses = if add { *uses + 1 } else { uses.saturating_sub(1) };
+            if *uses == 0 {
+                self.claim_uses.remove(&key);
+            }
+        }
+    }
+
+    pub fn workloads(&self) -> &Workloads {
+        &self.workloads
+    }
+
+    pub fn workloads_mut(&mut self) -> &mut Workloads {
+        &mut self.workloads
     }
 
     fn entry(&mut self, name: &str) -> usize {
@@ -201,16 +339,29 @@ impl Cluster {
         for name in entry.view.images.keys() {
             *self.images.entry(name.clone()).or_default() += 1;
         }
+        let same_zone = self.nodes[i].entry.as_ref().is_some_and(|old| zone(old) == zone(&entry));
+        if !same_zone {
+            *self.order.get_mut() = None;
+        }
+        if self.nodes[i].entry.as_ref().is_none_or(|old| old.meta.labels != entry.meta.labels) {
+            self.topology.get_mut().clear();
+        }
         let old = self.nodes[i].entry.replace(entry);
         match old {
             Some(o) => self.forget_images(&o),
-            None => self.live += 1,
+            None => {
+                self.live += 1;
+                self.arrivals += 1;
+                self.nodes[i].arrival = self.arrivals;
+            }
         }
     }
 
     pub fn remove_node(&mut self, name: &str) {
         let Some(i) = self.slot(name) else { return };
         if let Some(o) = self.nodes[i].entry.take() {
+            *self.order.get_mut() = None;
+            self.topology.get_mut().clear();
             self.live -= 1;
             self.forget_images(&o);
         }
@@ -235,6 +386,7 @@ impl Cluster {
             return;
         }
         self.by_name.remove(&n.name);
+        *self.order.get_mut() = None;
         self.nodes.swap_remove(i);
         if let Some(moved) = self.nodes.get(i) {
             self.by_name.insert(moved.name.clone(), i);
@@ -248,6 +400,8 @@ impl Cluster {
         self.placed.insert(pod.meta.uid.clone(), self.nodes[i].name.clone());
         self.anti_affine += usize::from(!pod.view.pod_affinity.anti_required.is_empty());
         self.preferring += prefers(&pod);
+        self.count_claims(&pod, true);
+        self.topology.get_mut().change(&pod, &self.nodes[i], &self.namespaces, 1);
         self.nodes[i].add(pod);
     }
 
@@ -258,6 +412,8 @@ impl Cluster {
             if let Some(p) = self.nodes[i].remove(uid) {
                 self.anti_affine -= usize::from(!p.view.pod_affinity.anti_required.is_empty());
                 self.preferring -= prefers(&p);
+                self.count_claims(&p, false);
+                self.topology.get_mut().change(&p, &self.nodes[i], &self.namespaces, -1);
             }
             self.tidy(i);
         }

@@ -1,15 +1,9 @@
 use super::*;
 use crate::cluster::NodeEntry;
-use crate::plugins::deciding_plugins;
+use crate::configuration::Configuration;
+use crate::plugins::Handle;
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-struct Zero;
-impl Rng for Zero {
-    fn next_u64(&self) -> u64 {
-        0
-    }
-}
 
 fn node(name: &str, cpu: &str, labels: Value, taints: Value) -> Arc<NodeEntry> {
     let v = json!({
@@ -30,7 +24,8 @@ fn cpu(amount: &str) -> Value {
 }
 
 fn run(c: &Cluster, p: &Pod) -> Decision {
-    decide(&Framework::new(deciding_plugins()), p, c, 0, &Zero)
+    let frameworks = crate::frameworks(&Configuration::default(), &Handle::default(), &[]).unwrap();
+    decide(&frameworks["default-scheduler"], p, c, 0)
 }
 
 /// Clauses: R02.reasons
@@ -163,5 +158,6 @@ fn pods_are_spread_over_zones() {
 
 #[test]
 fn large_clusters_are_searched_in_part() {
-    assert_eq!([50, 100, 1000, 5000, 10_000].map(enough), [50, 100, 420, 500, 500]);
+    assert_eq!([50, 100, 1000, 5000, 10_000].map(|n| enough(n, None)), [50, 100, 420, 500, 500]);
+    assert_eq!([50, 1000, 5000].map(|n| enough(n, Some(70))), [50, 700, 3500]);
 }

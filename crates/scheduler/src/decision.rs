@@ -26,13 +26,51 @@ impl Refusal {
     }
 }
 
+/// Refusals of nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Diagnosis {
+    /// The number of nodes in the cluster.
+    pub nodes: usize,
+    /// The nodes that were refused, with the reasons.
+    pub refusals: Vec<(Arc<str>, Refusal)>,
+    /// Why all nodes without a refusal of their own were refused.
+    pub others: Option<Refusal>,
+}
+
+impl Diagnosis {
+    /// The refusal of a node.
+    pub fn refusal(&self, node: &str) -> Option<&Refusal> {
+        self.refusals.iter().find(|(name, _)| &**name == node).map(|(_, refusal)| refusal).or(self.others.as_ref())
+    }
+
+    /// The reasons with the number of nodes that each refuses, in upstream's order. Empty without reasons.
+    fn counted(&self) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for reason in self.refusals.iter().flat_map(|(_, r)| &r.reasons) {
+            *counts.entry(reason).or_default() += 1;
+        }
+        let rest = self.nodes.saturating_sub(self.refusals.len());
+        for reason in self.others.iter().flat_map(|r| &r.reasons).filter(|_| rest > 0) {
+            *counts.entry(reason).or_default() += rest;
+        }
+        let mut parts: Vec<String> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        parts.sort();
+        parts.join(", ")
+    }
+
+    /// How many nodes are refused for which reasons (upstream `FitError`).
+    pub fn message(&self) -> String {
+        let counted = self.counted();
+        let end = if counted.is_empty() { String::new() } else { format!(" {counted}.") };
+        format!("0/{} nodes are available:{end}", self.nodes)
+    }
+}
+
 /// The decision about a pod.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// The chosen node; none if no node fits.
     pub node: Option<Arc<str>>,
-    /// The number of nodes in the cluster.
-    pub nodes: usize,
     /// The number of nodes that were filtered.
     pub evaluated: usize,
     /// The number of nodes that passed.
@@ -40,7 +78,11 @@ pub struct Decision {
     /// Why all nodes were refused at once (PreFilter).
     pub pod_refusal: Option<Refusal>,
     /// Why nodes were refused. Complete if no node fits.
-    pub refusals: Vec<(Arc<str>, Refusal)>,
+    pub diagnosis: Diagnosis,
+    /// Whether extenders refused nodes that passed the filters.
+    pub extenders_refused: bool,
+    /// Why PostFilter plugins could not help.
+    pub post_filter: String,
     /// The weighted scores of the chosen node, by plugin.
     pub scores: Vec<(&'static str, i64)>,
 }
@@ -48,26 +90,31 @@ pub struct Decision {
 impl Decision {
     /// The plugins that refused the pod or a node.
     pub fn refused_by(&self) -> BTreeSet<&'static str> {
-        self.refusals.iter().map(|(_, r)| r).chain(&self.pod_refusal).map(|r| r.plugin).collect()
+        let refusals = self.diagnosis.refusals.iter().map(|(_, r)| r).chain(&self.diagnosis.others);
+        let extenders = self.extenders_refused.then_some(crate::extender::NAME);
+        refusals.chain(&self.pod_refusal).map(|r| r.plugin).chain(extenders).collect()
+    }
+
+    /// Why a node was refused.
+    pub fn refusal(&self, node: &str) -> Option<&Refusal> {
+        self.pod_refusal.as_ref().or_else(|| self.diagnosis.refusal(node))
     }
 
     /// The reasons, counted over nodes: the message of the event and of the condition of the pod.
     pub fn message(&self) -> String {
-        if self.nodes == 0 {
+        if self.diagnosis.nodes == 0 {
             return "no nodes available to schedule pods".into();
         }
-        if let Some(refusal) = &self.pod_refusal {
-            return format!("0/{} nodes are available: {}.", self.nodes, refusal.reasons.join(", "));
+        let mut message = match &self.pod_refusal {
+            Some(refusal) => {
+                format!("0/{} nodes are available: {}.", self.diagnosis.nodes, refusal.reasons.join(", "))
+            }
+            None => self.diagnosis.message(),
+        };
+        if !self.post_filter.is_empty() {
+            message.push(' ');
+            message.push_str(&self.post_filter);
         }
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for reason in self.refusals.iter().flat_map(|(_, r)| &r.reasons) {
-            *counts.entry(reason).or_default() += 1;
-        }
-        let mut parts: Vec<String> = counts.iter().map(|(r, n)| format!("{n} {r}")).collect();
-        parts.sort();
-        match parts.is_empty() {
-            true => format!("0/{} nodes are available", self.nodes),
-            false => format!("0/{} nodes are available: {}.", self.nodes, parts.join(", ")),
-        }
+        message
     }
 }

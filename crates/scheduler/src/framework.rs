@@ -8,10 +8,65 @@ use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::decision::Decision;
 pub use crate::decision::Refusal;
 use crate::pod::Pod;
+use crate::preemption::Candidate;
+pub use crate::profile::Framework;
 use futures::future::BoxFuture;
+use meta::Rng;
 use std::sync::Arc;
 
 pub const MAX_SCORE: i64 = 100;
+
+/// An extension point, in the order of their calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Point {
+    PreEnqueue,
+    QueueSort,
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    Permit,
+    PreBind,
+    Bind,
+    PostBind,
+}
+
+impl Point {
+    pub const ALL: &'static [Self] = &[
+        Self::PreEnqueue,
+        Self::QueueSort,
+        Self::PreFilter,
+        Self::Filter,
+        Self::PostFilter,
+        Self::PreScore,
+        Self::Score,
+        Self::Reserve,
+        Self::Permit,
+        Self::PreBind,
+        Self::Bind,
+        Self::PostBind,
+    ];
+
+    /// The name of the field in a profile's `plugins`.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::PreEnqueue => "preEnqueue",
+            Self::QueueSort => "queueSort",
+            Self::PreFilter => "preFilter",
+            Self::Filter => "filter",
+            Self::PostFilter => "postFilter",
+            Self::PreScore => "preScore",
+            Self::Score => "score",
+            Self::Reserve => "reserve",
+            Self::Permit => "permit",
+            Self::PreBind => "preBind",
+            Self::Bind => "bind",
+            Self::PostBind => "postBind",
+        }
+    }
+}
 
 /// Filters nodes for one pod.
 pub trait NodeFilter {
@@ -22,6 +77,17 @@ pub trait NodeFilter {
     fn names(&self) -> Option<Vec<String>> {
         None
     }
+
+    /// Copies the filter, so that pods can be added and removed on trial. None if `check` reads nothing but the node.
+    fn fork(&self) -> Option<Box<dyn NodeFilter + '_>> {
+        None
+    }
+
+    /// Counts a pod that was added to a node on trial (upstream `PreFilterExtensions`).
+    fn add_pod(&mut self, _pod: &Pod, _node: &Node) {}
+
+    /// Forgets a pod that was removed from a node on trial.
+    fn remove_pod(&mut self, _pod: &Pod, _node: &Node) {}
 }
 
 /// The result of PreFilter: the filter of nodes for a pod, none if the pod does not concern the plugin, or why no node fits.
@@ -43,6 +109,29 @@ pub struct Nomination {
     pub victims: Vec<Arc<Pod>>,
 }
 
+/// What PostFilter plugins see of a decision without a node.
+pub struct PostFilterContext<'a> {
+    pub framework: &'a Framework,
+    pub pod: &'a Pod,
+    pub cluster: &'a Cluster,
+    pub decision: &'a Decision,
+    pub rng: &'a dyn Rng,
+}
+
+/// The result of a PostFilter plugin.
+pub enum PostFilter {
+    /// The pod does not concern the plugin.
+    Pass,
+    /// The pod fits once the victims are gone.
+    Nominated(Nomination),
+    /// The pod fits on each of these nodes once their victims are gone.
+    Candidates(Vec<Candidate>),
+    /// The plugin cannot make the pod fit, and the pod keeps the nomination that it has.
+    Refused(String),
+    /// The plugin cannot make the pod fit on any node: a nomination of the pod is void.
+    Hopeless(String),
+}
+
 /// Whether a pod may be bound.
 pub enum Permit {
     Allow,
@@ -55,6 +144,11 @@ pub trait Plugin: Send + Sync {
     /// The name in configurations, events and metrics.
     fn name(&self) -> &'static str;
 
+    /// The extension points that the plugin implements.
+    fn points(&self) -> &'static [Point] {
+        Point::ALL
+    }
+
     /// PreEnqueue: whether a pod may be scheduled at all. A refused one waits until it is changed.
     fn pre_enqueue(&self, _pod: &Pod) -> Result<(), Refusal> {
         Ok(())
@@ -66,7 +160,7 @@ pub trait Plugin: Send + Sync {
     }
 
     /// PreFilter: returns the filter of nodes for a pod, or nothing if the pod does not concern the plugin. An error refuses all nodes.
-    fn pre_filter<'a>(&self, _pod: &'a Pod, _cluster: &'a Cluster) -> PreFilter<'a> {
+    fn pre_filter<'a>(&'a self, _pod: &'a Pod, _cluster: &'a Cluster) -> PreFilter<'a> {
         Ok(None)
     }
 
@@ -80,23 +174,29 @@ pub trait Plugin: Send + Sync {
         true
     }
 
-    /// PostFilter: called when no node fits. Returns the node on which the pod fits once others are gone.
-    fn post_filter(&self, _pod: &Pod, _cluster: &Cluster, _decision: &Decision) -> Option<Nomination> {
-        None
+    /// PostFilter: called when no node fits. May return the node on which the pod fits once others are gone.
+    fn post_filter(&self, _context: &PostFilterContext<'_>) -> PostFilter {
+        PostFilter::Pass
     }
 
     /// PreScore: returns the scorer of nodes for a pod, or nothing if the pod does not concern the plugin.
-    fn pre_score<'a>(&self, _pod: &'a Pod, _cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    /// `nodes` are the feasible nodes.
+    fn pre_score<'a>(
+        &'a self,
+        _pod: &'a Pod,
+        _cluster: &'a Cluster,
+        _nodes: &[&'a Node],
+    ) -> Option<Box<dyn NodeScore + 'a>> {
         None
     }
 
-    /// The factor of this plugin's scores.
+    /// The factor of this plugin's scores, unless the configuration has another one.
     fn weight(&self) -> i64 {
         1
     }
 
     /// Reserve: takes what the pod needs on the node. If a later step fails, [`Self::unreserve`] returns it.
-    fn reserve(&self, _pod: &Pod, _node: &str) -> Result<(), Refusal> {
+    fn reserve(&self, _pod: &Pod, _node: &str, _cluster: &Cluster) -> Result<(), Refusal> {
         Ok(())
     }
 
@@ -123,7 +223,7 @@ pub trait Plugin: Send + Sync {
 }
 
 /// What a filter reads, and what an event changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Read {
     /// Which nodes exist.
     Nodes,
@@ -139,11 +239,18 @@ pub enum Read {
     PodLabels,
     /// Resource requests of placed pods.
     PodRequests,
+    /// Labels of namespaces.
+    NamespaceLabels,
+    /// Volumes, claims, classes and drivers of storage.
+    Storage,
+    /// Device claims, classes and slices.
+    Devices,
     /// Fields of the waiting pod itself.
     OwnLabels,
     OwnTolerations,
     OwnRequests,
     OwnAffinity,
+    OwnClaims,
 }
 
 /// A change in the cluster.
@@ -160,6 +267,9 @@ pub enum Event<'a> {
         new: &'a Pod,
     },
     PodGone(&'a Pod),
+    NamespaceChanged,
+    /// An object was changed that plugins read.
+    DependencyChanged(Read),
     /// The waiting pod itself was changed.
     OwnChanged {
         old: &'a Pod,
@@ -193,55 +303,16 @@ impl<'a> Event<'a> {
                 (old.view.requests != new.view.requests, Read::PodRequests),
             ]),
             Self::PodGone(_) => vec![Read::GonePods],
+            Self::NamespaceChanged => vec![Read::NamespaceLabels],
+            Self::DependencyChanged(read) => vec![*read],
             Self::OwnChanged { old, new } => changed(&[
                 (old.meta.labels != new.meta.labels, Read::OwnLabels),
                 (old.view.tolerations != new.view.tolerations, Read::OwnTolerations),
                 (old.view.requests != new.view.requests, Read::OwnRequests),
                 (old.view.affinity != new.view.affinity, Read::OwnAffinity),
+                (old.view.device_claims != new.view.device_claims, Read::OwnClaims),
             ]),
         }
-    }
-}
-
-/// The plugins of a scheduler, in the order in which they are called.
-pub struct Framework(Vec<Box<dyn Plugin>>);
-
-impl Framework {
-    pub fn new(plugins: Vec<Box<dyn Plugin>>) -> Self {
-        Self(plugins)
-    }
-
-    pub fn plugins(&self) -> impl Iterator<Item = &dyn Plugin> {
-        self.0.iter().map(|p| &**p)
-    }
-
-    /// Whether all plugins let the pod into the queue.
-    pub fn admits(&self, pod: &Pod) -> bool {
-        self.plugins().all(|p| p.pre_enqueue(pod).is_ok())
-    }
-
-    /// The rank of a pod in the queue.
-    pub fn queue_rank(&self, pod: &Pod) -> i64 {
-        self.plugins().find_map(|p| p.queue_rank(pod)).unwrap_or(0)
-    }
-
-    /// Whether a pod may fit after the event, which plugins refused before.
-    pub fn may_fit(&self, pod: &Pod, refused_by: &std::collections::BTreeSet<&'static str>, event: &Event<'_>) -> bool {
-        let changes = event.changes();
-        let concerns = |p: &&dyn Plugin| refused_by.contains(p.name()) && p.reads().iter().any(|r| changes.contains(r));
-        // Without a refusing plugin there was no node at all, or a binding failed.
-        (refused_by.is_empty() && !changes.is_empty()) || self.plugins().filter(concerns).any(|p| p.hint(pod, event))
-    }
-
-    /// Reserves with all plugins; returns everything if one of them refuses.
-    pub fn reserve(&self, pod: &Pod, node: &str) -> Result<(), Refusal> {
-        let reserved = self.plugins().try_for_each(|p| p.reserve(pod, node));
-        reserved.inspect_err(|_| self.unreserve(pod, node))
-    }
-
-    /// Returns reservations, in reverse order.
-    pub fn unreserve(&self, pod: &Pod, node: &str) {
-        self.0.iter().rev().for_each(|p| p.unreserve(pod, node));
     }
 }
 

@@ -6,23 +6,42 @@
 //! ([`admission_check`]).
 
 mod admission;
+pub mod allocation;
 pub mod binding;
+pub mod budgets;
 mod changes;
 pub mod cluster;
+pub mod configuration;
+pub mod counts;
 pub mod decide;
 pub mod decision;
+pub mod dependency;
+pub mod devices;
+mod eviction;
+pub mod extender;
+pub mod filters;
 pub mod framework;
+pub mod nominations;
 pub mod plugins;
 pub mod pod;
 pub mod pod_affinity;
+pub mod preemption;
+pub mod profile;
 pub mod queue;
 pub mod resources;
+mod scheduling;
 pub mod service;
 pub mod spread;
+mod status;
+pub mod storage;
+mod subscriptions;
+pub mod topology;
+pub mod workloads;
 
 pub use admission::{Failure, admission_check};
 pub use cluster::{Cluster, Node, NodeInfo};
+pub use configuration::{Configuration, ConfigurationError};
 pub use decide::decide;
 pub use decision::Decision;
 pub use framework::{Framework, Plugin, Refusal};
-pub use service::{Options, run};
+pub use service::{Options, frameworks, run};

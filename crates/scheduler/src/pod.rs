@@ -5,6 +5,7 @@ use crate::resources::Resources;
 use crate::spread::Constraint;
 use client::Entry;
 use client::informer::{Pooled, or_default};
+use jiff::Timestamp;
 use placement::{NodeAffinity, Toleration};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -22,6 +23,16 @@ pub struct PodInfo {
     pub node_name: Box<str>,
     pub phase: Box<str>,
     pub nominated_node: Box<str>,
+    /// When the node began with the pod.
+    pub start_time: Option<Timestamp>,
+    /// Whether a scheduler evicts the pod for one of higher priority.
+    pub is_preempted: bool,
+    /// The persistent volume claims that it uses.
+    pub claims: Vec<ClaimUse>,
+    /// The claims of devices that it uses.
+    pub device_claims: Vec<DeviceClaimUse>,
+    /// Disks that it may not be able to share.
+    pub disks: Vec<Disk>,
     requirements: Pooled<Requirements>,
 }
 
@@ -51,6 +62,59 @@ impl Deref for PodInfo {
     }
 }
 
+/// A persistent volume claim that a pod uses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimUse {
+    pub name: Box<str>,
+    /// Whether the claim is made for the pod (a generic ephemeral volume).
+    pub is_ephemeral: bool,
+}
+
+/// A claim of devices that a pod uses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceClaimUse {
+    /// None until the claim is made.
+    pub name: Option<Box<str>>,
+    /// Whether the claim is made for the pod.
+    pub is_generated: bool,
+}
+
+/// A disk in the pod itself that several pods of a node may not be able to share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Disk {
+    /// What identifies the disk; the first value is its kind.
+    identity: Vec<Box<str>>,
+    /// Monitors of a Ceph cluster; disks without a common one differ.
+    monitors: Vec<Box<str>>,
+    /// Whether it may be shared with others that only read it.
+    read_only: bool,
+}
+
+impl Disk {
+    fn read(volume: &RawVolume) -> Option<Self> {
+        let text = |v: &Value| -> Box<str> { v.as_str().unwrap_or_default().into() };
+        let sources = [
+            ("gcePersistentDisk", &volume.gce_persistent_disk, &["pdName"][..]),
+            ("awsElasticBlockStore", &volume.aws_elastic_block_store, &["volumeID"]),
+            ("iscsi", &volume.iscsi, &["iqn"]),
+            ("rbd", &volume.rbd, &["pool", "image"]),
+        ];
+        let (kind, source, fields) = sources.into_iter().find(|(_, source, _)| source.is_object())?;
+        let monitors = source["monitors"].as_array().into_iter().flatten();
+        Some(Self {
+            identity: std::iter::once(kind.into()).chain(fields.iter().map(|f| text(&source[f]))).collect(),
+            monitors: monitors.map(text).collect(),
+            read_only: kind != "awsElasticBlockStore" && source["readOnly"] == true,
+        })
+    }
+
+    /// Whether a node cannot have both.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let same_cluster = self.monitors.is_empty() || self.monitors.iter().any(|m| other.monitors.contains(m));
+        self.identity == other.identity && same_cluster && !(self.read_only && other.read_only)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
     pub ip: Box<str>,
@@ -75,8 +139,15 @@ impl PodInfo {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Raw {
+    metadata: RawMetadata,
     spec: RawSpec,
     status: RawStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawMetadata {
+    name: Box<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -84,6 +155,19 @@ struct Raw {
 struct RawStatus {
     phase: Box<str>,
     nominated_node_name: Box<str>,
+    start_time: Option<Timestamp>,
+    #[serde(deserialize_with = "or_default")]
+    conditions: Vec<RawCondition>,
+    #[serde(deserialize_with = "or_default")]
+    resource_claim_statuses: Vec<RawDeviceClaim>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawCondition {
+    r#type: Box<str>,
+    status: Box<str>,
+    reason: Box<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -107,6 +191,30 @@ struct RawSpec {
     init_containers: Vec<RawContainer>,
     overhead: Option<Map<String, Value>>,
     resources: RawResources,
+    #[serde(deserialize_with = "or_default")]
+    volumes: Vec<RawVolume>,
+    #[serde(deserialize_with = "or_default")]
+    resource_claims: Vec<RawDeviceClaim>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawDeviceClaim {
+    name: Box<str>,
+    resource_claim_name: Option<Box<str>>,
+}
+
+/// The sources of volumes that matter.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawVolume {
+    name: Box<str>,
+    persistent_volume_claim: Value,
+    ephemeral: Value,
+    gce_persistent_disk: Value,
+    aws_elastic_block_store: Value,
+    iscsi: Value,
+    rbd: Value,
 }
 
 #[derive(Deserialize, Default)]
@@ -207,7 +315,7 @@ impl From<Raw> for PodInfo {
             affinity: NodeAffinity::read(&s.node_selector, &s.affinity.node_affinity),
             pod_affinity: PodAffinity::read(&s.affinity.pod_affinity, &s.affinity.pod_anti_affinity),
             spread: s.topology_spread_constraints.iter().map(Constraint::read).collect(),
-            images: s.containers.iter().map(|c| c.image.clone()).collect(),
+            images: s.init_containers.iter().chain(&s.containers).map(|c| c.image.clone()).collect(),
             scheduler_name: s.scheduler_name,
             priority: s.priority.unwrap_or(0),
             may_preempt: &*s.preemption_policy != "Never",
@@ -217,10 +325,34 @@ impl From<Raw> for PodInfo {
             tolerations: s.tolerations,
             host_ports,
         };
+        let claim = |v: &RawVolume| {
+            let made = || format!("{}-{}", raw.metadata.name, v.name);
+            match v.persistent_volume_claim["claimName"].as_str() {
+                Some(name) => Some(ClaimUse { name: name.into(), is_ephemeral: false }),
+                None => v.ephemeral.is_object().then(|| ClaimUse { name: made().into(), is_ephemeral: true }),
+            }
+        };
+        let made = &raw.status.resource_claim_statuses;
+        let device_claim = |c: &RawDeviceClaim| match &c.resource_claim_name {
+            Some(name) => Some(DeviceClaimUse { name: Some(name.clone()), is_generated: false }),
+            None => {
+                let made = made.iter().find(|m| m.name == c.name);
+                // A claim that turned out not to be needed has a status without a name.
+                let name = made.map(|m| m.resource_claim_name.clone());
+                (name != Some(None)).then(|| DeviceClaimUse { name: name.flatten(), is_generated: true })
+            }
+        };
         Self {
+            device_claims: s.resource_claims.iter().filter_map(device_claim).collect(),
+            claims: s.volumes.iter().filter_map(claim).collect(),
+            disks: s.volumes.iter().filter_map(Disk::read).collect(),
             node_name: s.node_name,
             phase: raw.status.phase,
             nominated_node: raw.status.nominated_node_name,
+            start_time: raw.status.start_time,
+            is_preempted: raw.status.conditions.iter().any(|c| {
+                &*c.r#type == "DisruptionTarget" && &*c.status == "True" && &*c.reason == "PreemptionByScheduler"
+            }),
             requirements: Pooled::intern(requirements),
         }
     }

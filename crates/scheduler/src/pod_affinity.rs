@@ -34,9 +34,14 @@ impl Term {
 
     /// Whether the term of the pod `owner` selects the pod `other`.
     pub fn matches(&self, owner: &Meta, other: &Meta, labels: &NamespaceLabels) -> bool {
+        self.selects(&owner.namespace, other, labels)
+    }
+
+    /// Whether the term of a pod of a namespace selects the pod `other`.
+    pub fn selects(&self, namespace: &str, other: &Meta, labels: &NamespaceLabels) -> bool {
         let ns = &*other.namespace;
         let in_namespace = if self.namespaces.is_empty() && self.namespace_selector.is_none() {
-            owner.namespace == other.namespace
+            *namespace == *other.namespace
         } else {
             self.namespaces.iter().any(|n| &**n == ns)
                 || self.namespace_selector.as_ref().is_some_and(|s| {
@@ -57,6 +62,11 @@ pub struct PodAffinity {
 }
 
 impl PodAffinity {
+    /// Whether there is any term.
+    pub fn is_any(&self) -> bool {
+        !self.required.is_empty() || !self.anti_required.is_empty() || !self.preferred.is_empty()
+    }
+
     pub fn read(affinity: &Value, anti: &Value) -> Self {
         let required = |v: &Value| {
             let terms = v["requiredDuringSchedulingIgnoredDuringExecution"].as_array().into_iter().flatten();

@@ -1,20 +1,49 @@
 //! The pods that wait for a node (upstream `scheduling_queue.go`).
 //!
-//! *Active*: to be scheduled next, by rank (QueueSort) and then in the order of arrival. *Backing off*: failed a short while ago.
-//! *Unschedulable*: until a change after which a plugin that refused the pod may accept it, or for five minutes. *Gated*: a plugin does not
-//! let it into the queue (PreEnqueue), until it is changed.
+//! *Active*: to be scheduled next, by rank (QueueSort) and then in the order of arrival. *Backing off*: failed a short while ago; one whose
+//! attempt was refused is taken early while no pod is active. *Unschedulable*: until a change after which a plugin that refused the pod may
+//! accept it, or for five minutes. *Gated*: a plugin does not let it into the queue (PreEnqueue), until it is changed.
+//!
+//! Invariant: an event costs as much as there are pods that were refused by a plugin that reads what the event changes.
 
-use crate::framework::{Event, Framework};
+use crate::extender;
+use crate::framework::{Event, Framework, Read};
 use crate::pod::Pod;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
 const FORGOTTEN: Duration = Duration::from_secs(5 * 60);
+
+/// The key of pods that no plugin refused, among those refused by plugins: every event may help them.
+const NO_PLUGIN: &str = "";
+
+/// How long a pod backs off after its first failed attempt, and at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    pub initial: Duration,
+    pub max: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { initial: Duration::from_secs(1), max: Duration::from_secs(10) }
+    }
+}
+
+impl Backoff {
+    fn after(self, attempts: u32) -> Duration {
+        match attempts {
+            0 => Duration::ZERO,
+            n => self.initial.saturating_mul(1 << (n - 1).min(30)).min(self.max),
+        }
+    }
+}
+
+/// The frameworks by `schedulerName`.
+pub type Frameworks = HashMap<Arc<str>, Arc<Framework>>;
 
 type Uid = Arc<str>;
 /// Orders the active pods.
@@ -22,13 +51,16 @@ type Rank = (Reverse<i64>, u64, Uid);
 
 enum Stage {
     Active(Rank),
-    Backoff(Instant),
+    Backoff(Instant, Rank),
+    /// Backs off after an error, which waiting may mend: not taken early.
+    ErrorBackoff(Instant, Rank),
     Unschedulable(Instant),
     Gated,
 }
 
 struct Waiting {
     pod: Arc<Pod>,
+    framework: Arc<Framework>,
     stage: Stage,
     arrival: u64,
     attempts: u32,
@@ -36,32 +68,53 @@ struct Waiting {
     refused_by: BTreeSet<&'static str>,
 }
 
+impl Waiting {
+    fn rank(&self) -> Rank {
+        (Reverse(self.framework.queue_rank(&self.pod)), self.arrival, self.pod.meta.uid.clone())
+    }
+}
+
 pub struct Queue {
-    framework: Arc<Framework>,
+    frameworks: Arc<Frameworks>,
+    limits: Backoff,
     waiting: HashMap<Uid, Waiting>,
     active: BTreeSet<Rank>,
-    backoff: BTreeSet<(Instant, Uid)>,
+    backoff: BTreeSet<(Instant, Rank)>,
+    error_backoff: BTreeSet<(Instant, Rank)>,
     unschedulable: BTreeSet<(Instant, Uid)>,
+    /// The unschedulable pods by the plugins that refused them.
+    refused: HashMap<&'static str, HashSet<Uid>>,
     arrivals: u64,
+    /// The number of events, and of the last one that changed each thing.
+    events: u64,
+    last: HashMap<Read, u64>,
 }
 
 /// A pod that was taken out of the queue to be scheduled.
 #[derive(Clone)]
 pub struct Taken {
     pub pod: Arc<Pod>,
+    pub framework: Arc<Framework>,
     arrival: u64,
     attempts: u32,
+    /// The number of events before it was taken.
+    events: u64,
 }
 
 impl Queue {
-    pub fn new(framework: Arc<Framework>) -> Self {
+    pub fn new(frameworks: Arc<Frameworks>, limits: Backoff) -> Self {
         Self {
-            framework,
+            frameworks,
+            limits,
             waiting: HashMap::new(),
             active: BTreeSet::new(),
             backoff: BTreeSet::new(),
+            error_backoff: BTreeSet::new(),
             unschedulable: BTreeSet::new(),
+            refused: HashMap::new(),
             arrivals: 0,
+            events: 0,
+            last: HashMap::new(),
         }
     }
 
@@ -76,48 +129,71 @@ impl Queue {
     fn unlink(&mut self, uid: &str) -> Option<Waiting> {
         let w = self.waiting.remove(uid)?;
         match &w.stage {
-            Stage::Active(rank) => self.active.remove(rank),
-            Stage::Backoff(at) => self.backoff.remove(&(*at, uid.into())),
-            Stage::Unschedulable(at) => self.unschedulable.remove(&(*at, uid.into())),
-            Stage::Gated => true,
-        };
+            Stage::Active(rank) => drop(self.active.remove(rank)),
+            Stage::Backoff(at, rank) => drop(self.backoff.remove(&(*at, rank.clone()))),
+            Stage::ErrorBackoff(at, rank) => drop(self.error_backoff.remove(&(*at, rank.clone()))),
+            Stage::Unschedulable(at) => {
+                self.unschedulable.remove(&(*at, uid.into()));
+                for plugin in keys(&w.refused_by) {
+                    if let Some(pods) = self.refused.get_mut(plugin) {
+                        pods.remove(uid);
+                    }
+                }
+            }
+            Stage::Gated => {}
+        }
         Some(w)
     }
 
-    fn link(&mut self, mut w: Waiting, to: fn(&Self, &Waiting) -> Stage) {
-        w.stage = to(self, &w);
+    fn link(&mut self, mut w: Waiting, stage: Stage) {
         let uid = w.pod.meta.uid.clone();
-        match &w.stage {
-            Stage::Active(rank) => self.active.insert(rank.clone()),
-            Stage::Backoff(at) => self.backoff.insert((*at, uid.clone())),
-            Stage::Unschedulable(at) => self.unschedulable.insert((*at, uid.clone())),
-            Stage::Gated => true,
-        };
+        match &stage {
+            Stage::Active(rank) => drop(self.active.insert(rank.clone())),
+            Stage::Backoff(at, rank) => drop(self.backoff.insert((*at, rank.clone()))),
+            Stage::ErrorBackoff(at, rank) => drop(self.error_backoff.insert((*at, rank.clone()))),
+            Stage::Unschedulable(at) => {
+                self.unschedulable.insert((*at, uid.clone()));
+                for plugin in keys(&w.refused_by) {
+                    self.refused.entry(plugin).or_default().insert(uid.clone());
+                }
+            }
+            Stage::Gated => {}
+        }
+        w.stage = stage;
         self.waiting.insert(uid, w);
     }
 
-    /// Adds a pod, or replaces it after a change. A change of what a refusing plugin reads makes the pod due at once.
+    /// Adds a pod, or replaces it after a change. A change of what a refusing plugin reads makes the pod due at once. A pod of an
+    /// unknown scheduler is ignored.
     pub fn add(&mut self, pod: Arc<Pod>) {
+        let Some(framework) = self.frameworks.get(&*pod.view.scheduler_name).cloned() else { return };
         let Some(mut w) = self.unlink(&pod.meta.uid) else {
             self.arrivals += 1;
-            let now = Instant::now();
             let w = Waiting {
                 pod,
+                framework,
                 stage: Stage::Gated,
                 arrival: self.arrivals,
                 attempts: 0,
-                last_try: now,
+                last_try: Instant::now(),
                 refused_by: BTreeSet::new(),
             };
             return self.ready(w);
         };
         let old = std::mem::replace(&mut w.pod, pod);
         match w.stage {
-            Stage::Backoff(_) => self.link(w, backing_off),
-            Stage::Unschedulable(_) => {
+            Stage::Backoff(at, _) => {
+                let rank = w.rank();
+                self.link(w, Stage::Backoff(at, rank));
+            }
+            Stage::ErrorBackoff(at, _) => {
+                let rank = w.rank();
+                self.link(w, Stage::ErrorBackoff(at, rank));
+            }
+            Stage::Unschedulable(at) => {
                 let event = Event::OwnChanged { old: &old, new: &w.pod };
-                let worth = self.framework.may_fit(&w.pod, &w.refused_by, &event);
-                if worth { self.ready(w) } else { self.link(w, unschedulable) }
+                let worth = w.framework.may_fit(&w.pod, &w.refused_by, &event, &event.changes());
+                if worth { self.ready(w) } else { self.link(w, Stage::Unschedulable(at)) }
             }
             Stage::Active(_) | Stage::Gated => self.ready(w),
         }
@@ -130,86 +206,127 @@ impl Queue {
     /// Returns the next pod to schedule, if one is due.
     pub fn pop(&mut self) -> Option<Taken> {
         self.move_due();
-        let (_, _, uid) = self.active.first().cloned()?;
+        let early = || self.backoff.first().map(|(_, rank)| rank);
+        let (_, _, uid) = self.active.first().or_else(early).cloned()?;
         let w = self.unlink(&uid)?;
-        Some(Taken { pod: w.pod, arrival: w.arrival, attempts: w.attempts })
+        let Waiting { pod, framework, arrival, attempts, .. } = w;
+        Some(Taken { pod, framework, arrival, attempts, events: self.events })
     }
 
     /// When the next pod becomes due without an event.
     pub fn next_due(&self) -> Option<Instant> {
-        if !self.active.is_empty() {
+        if !self.active.is_empty() || !self.backoff.is_empty() {
             return Some(Instant::now());
         }
-        let backoff = self.backoff.first().map(|(at, _)| *at);
+        let backoff = self.error_backoff.first().map(|(at, _)| *at);
         let forgotten = self.unschedulable.first().map(|(at, _)| *at + FORGOTTEN);
         backoff.into_iter().chain(forgotten).min()
     }
 
     fn move_due(&mut self) {
         let now = Instant::now();
-        while let Some((at, uid)) = self.backoff.first().cloned() {
-            if at > now {
-                break;
-            }
+        let mut due = Vec::new();
+        for backoff in [&self.backoff, &self.error_backoff] {
+            due.extend(backoff.iter().take_while(|(at, _)| *at <= now).map(|(_, (.., uid))| uid.clone()));
+        }
+        for uid in due {
             if let Some(w) = self.unlink(&uid) {
-                self.link(w, active);
+                let rank = w.rank();
+                self.link(w, Stage::Active(rank));
             }
         }
         while let Some((at, uid)) = self.unschedulable.first().cloned() {
             if at + FORGOTTEN > now {
                 break;
             }
-            if let Some(w) = self.unlink(&uid) {
-                self.ready(w);
+            match self.unlink(&uid) {
+                Some(w) => self.ready(w),
+                None => drop(self.unschedulable.pop_first()),
             }
         }
     }
 
-    /// Puts back a pod that no node fits. `refused_by`: the plugins that refused it.
+    /// Puts back a pod that no node fits. `refused_by`: the plugins that refused it. It is tried again soon if what they read has changed
+    /// since it was taken.
     pub fn refused(&mut self, taken: Taken, refused_by: BTreeSet<&'static str>) {
-        let w = self.again(taken, refused_by);
-        self.link(w, unschedulable);
+        let since = taken.events;
+        let w = again(taken, refused_by);
+        let changed = |read: &Read| self.last.get(read).is_some_and(|event| *event > since);
+        let reads = |plugin: &&str| w.framework.plugin(plugin).is_some_and(|p| p.reads().iter().any(changed));
+        let outdated = match w.refused_by.is_empty() || w.refused_by.contains(extender::NAME) {
+            true => self.events > since,
+            false => w.refused_by.iter().any(reads),
+        };
+        if outdated {
+            self.ready(w);
+        } else {
+            let at = w.last_try;
+            self.link(w, Stage::Unschedulable(at));
+        }
     }
 
-    /// Puts back a pod whose binding failed. It is tried again after its back-off.
+    /// Puts back a pod whose scheduling or binding failed. It is tried again after its back-off.
     pub fn failed(&mut self, taken: Taken) {
-        let w = self.again(taken, BTreeSet::new());
-        self.link(w, backing_off);
+        let w = again(taken, BTreeSet::new());
+        let (at, rank) = (w.last_try + self.limits.after(w.attempts), w.rank());
+        self.link(w, Stage::ErrorBackoff(at, rank));
     }
 
-    fn again(&mut self, taken: Taken, refused_by: BTreeSet<&'static str>) -> Waiting {
-        let now = Instant::now();
-        Waiting {
-            pod: taken.pod,
-            stage: Stage::Unschedulable(now),
-            arrival: taken.arrival,
-            attempts: taken.attempts + 1,
-            last_try: now,
-            refused_by,
+    /// Lets a waiting pod go on, if all plugins admit it: the reason for which one did not is gone.
+    pub fn admit(&mut self, uid: &str) {
+        if self.waiting.get(uid).is_some_and(|w| matches!(w.stage, Stage::Gated))
+            && let Some(w) = self.unlink(uid)
+        {
+            self.ready(w);
+        }
+    }
+
+    /// Lets an unschedulable pod go on, whatever refused it.
+    pub fn activate(&mut self, uid: &str) {
+        if let Some(w) = self.unlink(uid) {
+            self.ready(w);
         }
     }
 
     /// Moves a pod to the active ones or to those backing off, if all plugins admit it.
     fn ready(&mut self, w: Waiting) {
-        if !self.framework.admits(&w.pod) {
-            return self.link(w, gated);
+        if !w.framework.admits(&w.pod) {
+            return self.link(w, Stage::Gated);
         }
-        let over = w.last_try + backoff(w.attempts) <= Instant::now();
-        self.link(w, if over { active } else { backing_off });
+        let (at, rank) = (w.last_try + self.limits.after(w.attempts), w.rank());
+        let over = at <= Instant::now();
+        self.link(w, if over { Stage::Active(rank) } else { Stage::Backoff(at, rank) });
     }
 
     /// Requeues unschedulable pods that may fit after the event.
     pub fn handle_event(&mut self, event: &Event<'_>) {
-        if self.unschedulable.is_empty() || event.changes().is_empty() {
+        let changes = event.changes();
+        if changes.is_empty() {
             return;
         }
-        let woken: Vec<Uid> = self
-            .unschedulable
-            .iter()
-            .filter_map(|(_, uid)| self.waiting.get(uid))
-            .filter(|w| self.framework.may_fit(&w.pod, &w.refused_by, event))
-            .map(|w| w.pod.meta.uid.clone())
-            .collect();
+        self.events += 1;
+        for read in &changes {
+            self.last.insert(*read, self.events);
+        }
+        if self.unschedulable.is_empty() {
+            return;
+        }
+        let mut woken: HashSet<Uid> = HashSet::new();
+        for framework in self.frameworks.values() {
+            let concerned = framework.plugins().filter(|p| p.reads().iter().any(|r| changes.contains(r)));
+            let refused = concerned
+                .map(|p| p.name())
+                .chain([NO_PLUGIN, extender::NAME])
+                .filter_map(|name| self.refused.get(name));
+            for w in refused.flatten().filter_map(|uid| self.waiting.get(uid)) {
+                if Arc::ptr_eq(&w.framework, framework)
+                    && !woken.contains(&w.pod.meta.uid)
+                    && framework.may_fit(&w.pod, &w.refused_by, event, &changes)
+                {
+                    woken.insert(w.pod.meta.uid.clone());
+                }
+            }
+        }
         for uid in woken {
             if let Some(w) = self.unlink(&uid) {
                 self.ready(w);
@@ -218,107 +335,25 @@ impl Queue {
     }
 }
 
-fn backoff(attempts: u32) -> Duration {
-    match attempts {
-        0 => Duration::ZERO,
-        n => FIRST_BACKOFF.saturating_mul(1 << (n - 1).min(10)).min(MAX_BACKOFF),
+/// The keys under which an unschedulable pod is found.
+fn keys(refused_by: &BTreeSet<&'static str>) -> impl Iterator<Item = &'static str> {
+    let none = refused_by.is_empty().then_some(NO_PLUGIN);
+    refused_by.iter().copied().chain(none)
+}
+
+fn again(taken: Taken, refused_by: BTreeSet<&'static str>) -> Waiting {
+    let now = Instant::now();
+    Waiting {
+        pod: taken.pod,
+        framework: taken.framework,
+        stage: Stage::Gated,
+        arrival: taken.arrival,
+        attempts: taken.attempts + 1,
+        last_try: now,
+        refused_by,
     }
-}
-
-fn active(queue: &Queue, w: &Waiting) -> Stage {
-    Stage::Active((Reverse(queue.framework.queue_rank(&w.pod)), w.arrival, w.pod.meta.uid.clone()))
-}
-
-fn gated(_: &Queue, _: &Waiting) -> Stage {
-    Stage::Gated
-}
-
-fn backing_off(_: &Queue, w: &Waiting) -> Stage {
-    Stage::Backoff(w.last_try + backoff(w.attempts))
-}
-
-fn unschedulable(_: &Queue, w: &Waiting) -> Stage {
-    Stage::Unschedulable(w.last_try)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plugins::deciding_plugins;
-    use serde_json::json;
-
-    fn pod(name: &str, priority: i64) -> Arc<Pod> {
-        let v = json!({"metadata": {"name": name, "uid": name}, "spec": {"priority": priority}});
-        Arc::new(Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
-    }
-
-    /// Clauses: Q02.priority, Q02.backoff
-    #[tokio::test(start_paused = true)]
-    async fn pods_are_popped_by_priority_and_after_back_off() {
-        let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
-        for (n, p) in [("low", 0), ("first", 5), ("second", 5), ("high", 9)] {
-            q.add(pod(n, p));
-        }
-        let mut order = Vec::new();
-        while let Some(t) = q.pop() {
-            order.push(t.pod.meta.name.to_string());
-            if &*t.pod.meta.name == "high" {
-                q.refused(t, ["NodeResourcesFit"].into());
-            }
-        }
-        assert_eq!(order, ["high", "first", "second", "low"]);
-        let gone = pod("gone", 0);
-        q.handle_event(&Event::PodPlaced(&gone));
-        assert!(q.pop().is_none(), "another pod does not make room");
-        q.handle_event(&Event::PodGone(&gone));
-        assert!(q.pop().is_none(), "backing off");
-        let due = q.next_due().unwrap();
-        assert_eq!(due - Instant::now(), Duration::from_secs(1));
-        tokio::time::advance(Duration::from_secs(1)).await;
-        let t = q.pop().unwrap();
-        q.refused(t, ["NodeAffinity"].into());
-        tokio::time::advance(FORGOTTEN).await;
-        assert!(q.pop().is_some(), "no pod waits for ever");
-    }
-
-    fn changed(v: serde_json::Value) -> Arc<Pod> {
-        Arc::new(Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
-    }
-
-    /// A gate keeps a pod out of the queue. A changed pod is retried at once only if a refusing plugin reads the change.
-    #[tokio::test(start_paused = true)]
-    async fn changes_of_a_pod_wake_it_where_plugins_read_them() {
-        let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
-        let with = |spec: serde_json::Value, labels: serde_json::Value| {
-            changed(json!({"metadata": {"name": "p", "uid": "p", "labels": labels}, "spec": spec}))
-        };
-        q.add(with(json!({"schedulingGates": [{"name": "g"}]}), json!({})));
-        assert!(q.pop().is_none() && q.next_due().is_none(), "gated");
-        q.add(with(json!({}), json!({})));
-        let taken = q.pop().expect("the gate is gone");
-        q.refused(taken, ["TaintToleration"].into());
-        tokio::time::advance(Duration::from_secs(20)).await;
-        q.add(with(json!({}), json!({"a": "b"})));
-        assert!(q.pop().is_none(), "taints do not read labels");
-        q.add(with(json!({"tolerations": [{"key": "k"}]}), json!({"a": "b"})));
-        assert!(q.pop().is_some(), "a toleration more");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn heartbeats_of_nodes_wake_no_pod() {
-        let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
-        q.add(pod("p", 0));
-        let taken = q.pop().unwrap();
-        q.refused(taken, ["NodeResourcesFit", "TaintToleration"].into());
-        tokio::time::advance(Duration::from_secs(20)).await;
-        let node = |version: &str, cpu: &str| {
-            let v = json!({"metadata": {"name": "n", "resourceVersion": version},
-                "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "10"}}});
-            crate::cluster::NodeEntry::new(serde_json::to_vec(&v).unwrap().into()).unwrap()
-        };
-        q.handle_event(&Event::NodeChanged { old: &node("1", "1"), new: &node("2", "1") });
-        assert!(q.pop().is_none(), "nothing that a filter reads");
-        q.handle_event(&Event::NodeChanged { old: &node("2", "1"), new: &node("3", "2") });
-        assert!(q.pop().is_some(), "more CPU");
-    }
-}
+#[path = "queue_tests.rs"]
+mod tests;

@@ -18,7 +18,7 @@ pub struct Resources {
 /// subtraction undoes addition.
 const MAX: i64 = 1 << 50;
 
-fn quantity(v: &Value) -> Option<Quantity> {
+pub(crate) fn quantity(v: &Value) -> Option<Quantity> {
     match v {
         Value::String(s) => Quantity::parse(s).ok(),
         Value::Number(n) => Quantity::parse(&n.to_string()).ok(),
@@ -46,6 +46,17 @@ impl Resources {
 
     pub fn extended(&self, name: &str) -> i64 {
         self.extended.iter().find(|(n, _)| &**n == name).map_or(0, |(_, v)| *v)
+    }
+
+    /// The amount of a resource by its name.
+    pub fn get(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.cpu,
+            "memory" => self.memory,
+            "ephemeral-storage" => self.ephemeral,
+            "pods" => self.pods,
+            extended => self.extended(extended),
+        }
     }
 
     fn combine(&mut self, other: &Self, f: fn(i64, i64) -> i64) {

@@ -1,26 +1,22 @@
 //! The running scheduler: takes changes of the cluster, schedules pods and binds them.
 
-use crate::binding::{self, BindingError};
 use crate::changes::{Change, Changes};
-use crate::cluster::{Cluster, NodeInfo};
-use crate::decide::decide;
-use crate::decision::Decision;
-use crate::framework::{Event, Framework, Nomination, Plugin};
-use crate::plugins::default_plugins;
-use crate::pod::{Pod, PodInfo};
-use crate::queue::{Queue, Taken};
-use client::{
-    ApiResource, Client, DeleteOptions, Error, Informers, Patch, Recorder, Regarding, Scope, Severity, Shutdown,
-    Source, WriteOptions,
-};
-use k8s_openapi::api::core::v1 as core;
-use meta::{Clock, Object, Rng};
-use serde_json::json;
+use crate::cluster::Cluster;
+use crate::configuration::{Configuration, ConfigurationError};
+use crate::extender::Extender;
+use crate::framework::{Event, Plugin};
+use crate::plugins::{Handle, Preempting};
+use crate::pod::Pod;
+use crate::queue::{Frameworks, Queue};
+use crate::scheduling::{Binding, Outcome};
+use crate::subscriptions::Subscriptions;
+use client::{Client, Informers, Recorder, Shutdown, Source};
+use meta::{Clock, Rng};
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use supervisor::panics::{caught, caught_now};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// What a scheduler needs.
 pub struct Options {
@@ -29,11 +25,13 @@ pub struct Options {
     pub informers: Informers,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
-    /// The `schedulerName` of the pods that it schedules.
-    pub name: String,
     /// The host in its events.
     pub host: String,
-    pub plugins: Vec<Box<dyn Plugin>>,
+    pub configuration: Configuration,
+    /// Plugins that every profile calls before those of its configuration.
+    pub plugins: Vec<Arc<dyn Plugin>>,
+    /// Extenders that are called before those of the configuration.
+    pub extenders: Vec<Extender>,
     /// The maximum number of concurrent bindings.
     pub bindings: usize,
 }
@@ -41,99 +39,94 @@ pub struct Options {
 impl Options {
     pub fn new(client: Client, informers: Informers, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         Self {
-            plugins: default_plugins(&client),
             client,
             informers,
             clock,
             rng,
-            name: "default-scheduler".into(),
             host: "kemudi".into(),
+            configuration: Configuration::default(),
+            plugins: Vec::new(),
+            extenders: Vec::new(),
             bindings: 128,
         }
     }
 }
 
-/// A binding that failed.
-struct Failed {
-    taken: Taken,
-    node: Arc<str>,
-    error: BindingError,
-}
-
-/// The binding of a pod.
-struct Binding {
-    /// Dropped when the pod needs no binding any more.
-    _wait: oneshot::Sender<()>,
-    /// The pod as it was changed since.
-    changed: Option<Arc<Pod>>,
-}
-
-struct Scheduler {
-    options: Arc<Options>,
-    framework: Arc<Framework>,
-    recorder: Recorder,
-    cluster: Cluster,
-    queue: Queue,
+pub(crate) struct Scheduler {
+    pub options: Arc<Options>,
+    pub frameworks: Arc<Frameworks>,
+    /// In the order of their calls.
+    pub extenders: Arc<[Extender]>,
+    /// By scheduler name.
+    pub recorders: HashMap<Arc<str>, Recorder>,
+    pub cluster: Cluster,
+    pub queue: Queue,
     /// The index of the first node that the next decision filters.
-    start: usize,
+    pub start: usize,
     /// The pods that count as placed until their binding is observed, by UID.
-    bindings: HashMap<Arc<str>, Binding>,
-    failures: mpsc::Sender<Failed>,
-    failed: mpsc::Receiver<Failed>,
-    permits: Arc<Semaphore>,
+    pub bindings: HashMap<Arc<str>, Binding>,
+    /// The pods whose victims are being evicted.
+    pub preempting: Preempting,
+    pub outcomes: mpsc::Sender<Outcome>,
+    outcome: mpsc::Receiver<Outcome>,
+    pub permits: Arc<Semaphore>,
 }
 
 /// Runs until shutdown.
 pub fn run(options: Options, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    Box::pin(schedule(options, shutdown))
+    Box::pin(async move {
+        if let Err(e) = schedule(options, shutdown).await {
+            tracing::error!("the scheduler cannot start: {e}");
+        }
+    })
 }
 
-async fn schedule(mut options: Options, shutdown: Shutdown) {
-    let changes = Arc::new(Changes::default());
-    // A binding fails at most once, and holds its permit until the failure is in the channel.
-    let (failures, failed) = mpsc::channel(options.bindings.max(1));
-    let source = Source::scheduler(&options.name, &options.host);
-    let recorder = Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone());
-
-    let pods = options.informers.typed::<core::Pod, PodInfo>();
-    let nodes = options.informers.typed::<core::Node, NodeInfo>();
-    let namespaces = options
-        .informers
-        .informer::<()>(&ApiResource::typed::<core::Namespace>(), &Scope { metadata_only: true, ..Scope::default() });
-    // Until the scheduler ends: another one may be started after it.
-    let all = changes.clone();
-    let _nodes = nodes.subscribe(move |c| {
-        all.add(Change::Node { old: c.old.clone(), new: c.new.clone() });
-    });
-    let all = changes.clone();
-    let _namespaces = namespaces.subscribe(move |c| {
-        let new = c.new.as_ref().map(|n| n.meta.labels.clone());
-        all.add(Change::Namespace { name: c.latest().meta.name.clone(), old: c.old.is_some(), new });
-    });
-    let all = changes.clone();
-    let _pods = pods.subscribe(move |c| {
-        all.add(Change::Pod { old: c.old.clone(), new: c.new.clone() });
-    });
-    let ready = async {
-        nodes.synced().await;
-        namespaces.synced().await;
-        pods.synced().await;
+/// Makes the frameworks of all profiles. Errors if the plugins of one do not make a framework.
+pub fn frameworks(
+    configuration: &Configuration,
+    handle: &Handle,
+    plugins: &[Arc<dyn Plugin>],
+) -> Result<Frameworks, ConfigurationError> {
+    let framework = |profile: &crate::configuration::Profile| {
+        let mut framework = profile.framework(handle, plugins)?;
+        framework.percentage = framework.percentage.or(configuration.percentage);
+        Ok((profile.name.clone(), Arc::new(framework)))
     };
-    if shutdown.race(ready).await.is_none() {
-        return;
+    configuration.profiles.iter().map(framework).collect()
+}
+
+async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), ConfigurationError> {
+    let changes = Arc::new(Changes::default());
+    // A task sends one outcome, and holds its permit until that is in the channel.
+    let (outcomes, outcome) = mpsc::channel(options.bindings.max(1));
+    let preempting = Preempting::default();
+    let handle = Handle { client: Some(options.client.clone()), preempting: preempting.clone() };
+    let frameworks = Arc::new(frameworks(&options.configuration, &handle, &options.plugins)?);
+    let mut extenders = options.extenders.clone();
+    extenders.extend(options.configuration.connect()?);
+    let recorder = |name: &Arc<str>| {
+        let source = Source::scheduler(name, &options.host);
+        (name.clone(), Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone()))
+    };
+    let recorders = frameworks.keys().map(recorder).collect();
+    // Until the scheduler ends: another one may be started after it.
+    let mut subscriptions = Subscriptions::new(&options.informers, &changes);
+    if shutdown.race(subscriptions.synced()).await.is_none() {
+        return Ok(());
     }
-    let framework = Arc::new(Framework::new(std::mem::take(&mut options.plugins)));
     let mut s = Scheduler {
-        queue: Queue::new(framework.clone()),
-        framework,
+        queue: Queue::new(frameworks.clone(), options.configuration.backoff),
+        frameworks,
         permits: Arc::new(Semaphore::new(options.bindings)),
         options: Arc::new(options),
-        recorder,
+        extenders: extenders.into(),
+        recorders,
         cluster: Cluster::default(),
         start: 0,
         bindings: HashMap::new(),
-        failures,
-        failed,
+        preempting,
+        outcomes,
+        outcome,
     };
     let work = async {
         loop {
@@ -141,8 +134,8 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
             while let Some(change) = changes.take() {
                 s.take_caught(change);
             }
-            while let Ok(failure) = s.failed.try_recv() {
-                s.fail_caught(failure);
+            while let Ok(outcome) = s.outcome.try_recv() {
+                s.finish_caught(outcome);
             }
             if let Some(taken) = s.queue.pop() {
                 // A pod whose scheduling panics is retried like one whose binding failed, and does not delay others.
@@ -158,8 +151,8 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
             tokio::select! {
                 biased;
                 change = changes.next() => s.take_caught(change),
-                failure = s.failed.recv() => match failure {
-                    Some(failure) => s.fail_caught(failure),
+                outcome = s.outcome.recv() => match outcome {
+                    Some(outcome) => s.finish_caught(outcome),
                     None => return,
                 },
                 () = async {
@@ -172,6 +165,7 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
         }
     };
     shutdown.race(work).await;
+    Ok(())
 }
 
 impl Scheduler {
@@ -180,9 +174,21 @@ impl Scheduler {
         let _ = caught_now("scheduler", object, || self.take(change));
     }
 
-    fn fail_caught(&mut self, failed: Failed) {
-        let pod = format!("pod {}", failed.taken.pod.key());
-        let _ = caught_now("scheduler", pod, || self.binding_failed(failed));
+    fn finish_caught(&mut self, outcome: Outcome) {
+        let pod = format!("pod {}", outcome.pod().key());
+        let _ = caught_now("scheduler", pod, || self.finish(outcome));
+    }
+
+    /// Waits until another task may start. Takes outcomes meanwhile, whose senders hold permits.
+    pub async fn permit(&mut self) -> Option<OwnedSemaphorePermit> {
+        let permit = self.permits.clone().acquire_owned();
+        tokio::pin!(permit);
+        loop {
+            tokio::select! {
+                permit = &mut permit => return permit.ok(),
+                Some(outcome) = self.outcome.recv() => self.finish_caught(outcome),
+            }
+        }
     }
 
     fn take(&mut self, change: Change) {
@@ -195,14 +201,46 @@ impl Scheduler {
                         Some(old) => self.queue.handle_event(&Event::NodeChanged { old, new: &new }),
                     }
                 }
-                (Some(old), None) => self.cluster.remove_node(&old.meta.name),
+                (Some(old), None) => {
+                    self.cancel_waits(&old.meta.name);
+                    self.cluster.remove_node(&old.meta.name);
+                }
                 (None, None) => {}
             },
             Change::Namespace { name, new, .. } => match new {
-                Some(l) => self.cluster.set_namespace(&name, l),
+                Some(labels) => {
+                    self.cluster.set_namespace(&name, labels);
+                    self.queue.handle_event(&Event::NamespaceChanged);
+                }
                 None => self.cluster.remove_namespace(&name),
             },
             Change::Pod { old, new } => self.pod_changed(old, new),
+            Change::Dependency { old, new } => match (old, new) {
+                (_, Some(new)) => {
+                    let read = new.read();
+                    new.set(&mut self.cluster);
+                    if let Some(read) = read {
+                        self.queue.handle_event(&Event::DependencyChanged(read));
+                    }
+                }
+                (Some(old), None) => {
+                    old.remove(&mut self.cluster);
+                    if let Some(read) = old.read() {
+                        self.queue.handle_event(&Event::DependencyChanged(read));
+                    }
+                }
+                (None, None) => {}
+            },
+        }
+    }
+
+    /// Ends the wait of pods for Permit plugins whose node is gone.
+    fn cancel_waits(&mut self, node: &str) {
+        let pods = self.cluster.node(node).map_or(&[][..], |n| &n.pods);
+        for pod in pods {
+            if let Some(wait) = self.bindings.get_mut(&pod.meta.uid).and_then(|b| b.wait.take()) {
+                let _ = wait.send("node is gone");
+            }
         }
     }
 
@@ -212,6 +250,7 @@ impl Scheduler {
             Some(p) if !p.view.node_name.is_empty() => {
                 self.queue.remove(&p.meta.uid);
                 self.bindings.remove(&p.meta.uid);
+                self.cluster.nominations_mut().remove(&p.meta.uid);
                 let known = self.cluster.is_placed(&p.meta.uid);
                 let node = p.view.node_name.clone();
                 self.cluster.add_pod(p.clone(), &node);
@@ -222,7 +261,8 @@ impl Scheduler {
                 }
             }
             Some(p) => {
-                let ours = *p.view.scheduler_name == *self.options.name && !p.meta.is_deleting();
+                self.renominate(old.as_deref(), &p);
+                let ours = self.frameworks.contains_key(&*p.view.scheduler_name) && !p.meta.is_deleting();
                 if !ours {
                     self.queue.remove(&p.meta.uid);
                     self.bindings.remove(&p.meta.uid);
@@ -240,178 +280,25 @@ impl Scheduler {
         }
     }
 
+    /// Takes the nomination of a changed pod. A node that it gives up may have room for others.
+    fn renominate(&mut self, old: Option<&Pod>, new: &Arc<Pod>) {
+        if self.cluster.is_placed(&new.meta.uid) {
+            return;
+        }
+        let before = self.cluster.nominations().node_of(&new.meta.uid).cloned();
+        self.cluster.nominations_mut().update(old, new);
+        if before.is_some() && before.as_ref() != self.cluster.nominations().node_of(&new.meta.uid) {
+            self.queue.handle_event(&Event::PodGone(new));
+        }
+    }
+
     fn gone(&mut self, p: &Arc<Pod>) {
         self.queue.remove(&p.meta.uid);
         self.bindings.remove(&p.meta.uid);
-        if self.cluster.remove_pod(&p.meta.uid) {
+        let nominated = self.cluster.nominations().node_of(&p.meta.uid).is_some();
+        self.cluster.nominations_mut().remove(&p.meta.uid);
+        if self.cluster.remove_pod(&p.meta.uid) || nominated {
             self.queue.handle_event(&Event::PodGone(p));
         }
     }
-
-    async fn schedule(&mut self, taken: Taken) {
-        let pod = taken.pod.clone();
-        let mut d = decide(&self.framework, &pod, &self.cluster, self.start, &*self.options.rng);
-        let slots = self.cluster.nodes().len().max(1);
-        self.start = (self.start + d.evaluated) % slots;
-        let Some(node) = d.node.clone() else {
-            let nomination = self.framework.plugins().find_map(|p| p.post_filter(&pod, &self.cluster, &d));
-            return self.refuse(taken, &d, nomination).await;
-        };
-        match self.framework.reserve(&pod, &node) {
-            Ok(()) => {
-                self.cluster.add_pod(pod, &node);
-                self.bind(taken, node).await;
-            }
-            Err(refusal) => {
-                d.pod_refusal = Some(refusal);
-                self.refuse(taken, &d, None).await;
-            }
-        }
-    }
-
-    /// Starts the binding. The pod counts as placed meanwhile. One that waits for a Permit plugin takes no place among the bindings.
-    async fn bind(&mut self, taken: Taken, node: Arc<str>) {
-        let (wait, cancelled) = oneshot::channel();
-        self.bindings.insert(taken.pod.meta.uid.clone(), Binding { _wait: wait, changed: None });
-        let waits = caught_now("scheduler", taken.pod.key(), || binding::permits(&self.framework, &taken.pod, &node));
-        let Ok(waits) = waits else {
-            return self.binding_failed(Failed { taken, node, error: BindingError::Panicked });
-        };
-        let permit = match waits.is_empty() {
-            true => Some(self.permit().await),
-            false => None,
-        };
-        let permits = self.permits.clone();
-        let (framework, recorder, failures) = (self.framework.clone(), self.recorder.clone(), self.failures.clone());
-        tokio::spawn(async move {
-            let pod = &taken.pod;
-            let bound = async {
-                let (permit, permitted) = match permit {
-                    Some(permit) => (permit, Ok(())),
-                    None => {
-                        let permitted = caught("scheduler", pod.key(), binding::permitted(waits, cancelled)).await;
-                        (permits.acquire_owned().await.ok(), permitted.unwrap_or(Err(BindingError::Panicked)))
-                    }
-                };
-                let bound = match permitted {
-                    Ok(()) => caught("scheduler", pod.key(), binding::bind(&framework, pod, &node)).await,
-                    refused => Ok(refused),
-                };
-                (permit, bound.unwrap_or(Err(BindingError::Panicked)))
-            };
-            let (permit, bound) = bound.await;
-            let m = &pod.meta;
-            match bound {
-                Ok(()) => {
-                    let text = format!("Successfully assigned {}/{} to {node}", m.namespace, m.name);
-                    recorder.action(
-                        Regarding::from_meta("v1", "Pod", m),
-                        Severity::Normal,
-                        "Scheduled",
-                        "Binding",
-                        text,
-                    );
-                }
-                Err(error) => {
-                    let _ = failures.send(Failed { taken, node, error }).await;
-                }
-            }
-            drop(permit);
-        });
-    }
-
-    /// Waits until another binding may start. Takes failures meanwhile, whose senders hold permits.
-    async fn permit(&mut self) -> Option<OwnedSemaphorePermit> {
-        let permit = self.permits.clone().acquire_owned();
-        tokio::pin!(permit);
-        loop {
-            tokio::select! {
-                permit = &mut permit => return permit.ok(),
-                Some(failure) = self.failed.recv() => self.fail_caught(failure),
-            }
-        }
-    }
-
-    fn binding_failed(&mut self, Failed { mut taken, node, error }: Failed) {
-        let pod = taken.pod.clone();
-        let binding = self.bindings.remove(&pod.meta.uid);
-        if caught_now("scheduler", pod.key(), || self.framework.unreserve(&pod, &node)).is_err() {
-            tracing::warn!(pod = %pod.key(), "a plugin may not have returned its reservation");
-        }
-        // A change of the pod overrides the assumption: it may be gone, or bound after all.
-        let assumed = self.cluster.pod(&pod.meta.uid).is_some_and(|p| p.view.node_name.is_empty());
-        if !assumed {
-            return;
-        }
-        self.cluster.remove_pod(&pod.meta.uid);
-        self.queue.handle_event(&Event::PodGone(&pod));
-        let Some(binding) = binding.filter(|_| !error.pod_is_gone()) else { return };
-        let about = Regarding::from_meta("v1", "Pod", &pod.meta);
-        self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", error.to_string());
-        match error {
-            // Its plugins have not seen the change.
-            _ if binding.changed.is_some() => {
-                taken.pod = binding.changed.unwrap_or(pod);
-                self.queue.failed(taken);
-            }
-            BindingError::Refused(refusal) => self.queue.refused(taken, [refusal.plugin].into()),
-            _ => self.queue.failed(taken),
-        }
-    }
-
-    /// Reports why no node fits, in the status of the pod and in an event, and deletes the victims of a nomination.
-    async fn refuse(&mut self, taken: Taken, d: &Decision, nomination: Option<Nomination>) {
-        let message = d.message();
-        let pod = taken.pod.clone();
-        self.queue.refused(taken, d.refused_by());
-        let about = Regarding::from_meta("v1", "Pod", &pod.meta);
-        self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", message.as_str());
-        let options = self.options.clone();
-        let permit = self.permit().await;
-        tokio::spawn(async move {
-            for victim in nomination.iter().flat_map(|n| &n.victims) {
-                let pods = options.client.api::<core::Pod>().namespace(&victim.meta.namespace);
-                let deleted = pods.delete(&victim.meta.name, &DeleteOptions::uid(&victim.meta.uid)).await;
-                if let Err(e) = client::optional(deleted) {
-                    tracing::warn!(victim = %victim.key(), "deleting a pod for one of higher priority failed: {e}");
-                }
-            }
-            let node = nomination.as_ref().map(|n| &*n.node);
-            if let Err(e) = write_condition(&options, &pod, &message, node).await
-                && !e.is_not_found()
-            {
-                tracing::debug!(pod = %pod.key(), "writing the condition of an unschedulable pod failed: {e}");
-            }
-            drop(permit);
-        });
-    }
-}
-
-/// Writes the condition `PodScheduled`, and the node that the pod is nominated for.
-async fn write_condition(options: &Options, pod: &Pod, message: &str, node: Option<&str>) -> Result<(), Error> {
-    let now: Object = pod.decode()?;
-    let old = now
-        .at(&["status", "conditions"])
-        .and_then(|c| c.as_array()?.iter().find(|c| c["type"] == "PodScheduled").cloned());
-    let same = |k: &str, v: &str| old.as_ref().is_some_and(|o| o[k] == v);
-    if same("status", "False") && same("reason", "Unschedulable") && same("message", message) && node.is_none() {
-        return Ok(());
-    }
-    let mut condition = json!({
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-    });
-    if pod.meta.generation > 0 {
-        condition["observedGeneration"] = pod.meta.generation.into();
-    }
-    condition["lastTransitionTime"] = match &old {
-        Some(o) if o["status"] == "False" => o["lastTransitionTime"].clone(),
-        _ => meta::time::format(options.clock.now()).into(),
-    };
-    let mut status = json!({"conditions": [condition]});
-    if let Some(node) = node {
-        status["nominatedNodeName"] = node.into();
-    }
-    let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.meta.uid}, "status": status}));
-    let pods = options.client.dynamic(&ApiResource::typed::<core::Pod>()).namespace(&pod.meta.namespace);
-    pods.patch_status(&pod.meta.name, &WriteOptions::default(), &patch).await.map(|_| ())
 }

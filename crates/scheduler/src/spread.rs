@@ -35,6 +35,20 @@ impl Constraint {
         }
     }
 
+    /// A constraint of a scheduler for pods without constraints.
+    pub fn system(max_skew: i64, topology_key: &str) -> Self {
+        Self {
+            max_skew,
+            topology_key: topology_key.into(),
+            hard: false,
+            min_domains: 1,
+            selector: LabelSelector::none(),
+            match_label_keys: Vec::new(),
+            honor_affinity: true,
+            honor_taints: false,
+        }
+    }
+
     /// The label selector with the pod's values of `matchLabelKeys`.
     pub fn selector_for(&self, pod: &Meta) -> LabelSelector {
         let mut s = self.selector.clone();

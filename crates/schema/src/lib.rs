@@ -8,6 +8,7 @@
 pub mod decode;
 mod enumeration;
 pub mod fill;
+pub mod form;
 pub mod go_format;
 mod pattern;
 mod rule;

@@ -283,7 +283,9 @@ impl Committer {
                     requests.into_iter().for_each(|request| drop(request.reply.send(Err(CommitError::NoSpace))));
                     return false;
                 }
-                Err(WriteError::Unanswered(why)) => self.shared.end(Ending::Fatal(why.into())),
+                Err(WriteError::Unanswered(why) | WriteError::Refused(why)) => {
+                    self.shared.end(Ending::Fatal(why.into()))
+                }
                 Err(WriteError::Fatal(error)) => self.shared.end(Ending::Fatal(error.whole().into())),
             }
         }

@@ -26,8 +26,7 @@ mod transaction;
 mod transform;
 mod watch;
 
-#[cfg(feature = "etcd")]
-pub use engine::etcd::Etcd;
+pub use engine::etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use engine::{Capabilities, Engine, EngineError, Visit, lmdb::Lmdb, lmdb::LmdbOptions, memory::Memory};
 pub use options::{Clock, Options, Retention};
 pub use scope::Scope;

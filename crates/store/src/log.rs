@@ -8,6 +8,7 @@ use crate::{Event, Str};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of events that a watcher takes at a time, and that an idle watcher keeps in memory.
 const READ_BYTES: usize = 1 << 20;
@@ -92,6 +93,11 @@ impl Log {
         }
     }
 
+    fn restart(&self, revision: u64) {
+        let mut inner = self.inner.write();
+        *inner = Inner { events: VecDeque::new(), bytes: 0, floor: revision };
+    }
+
     fn trim(&self, compacted: u64) {
         let mut inner = self.inner.write();
         while inner.events.front().is_some_and(|event| event.revision <= compacted) {
@@ -115,15 +121,15 @@ impl Inner {
 /// The logs of all resources, created with the first event or watcher of a resource.
 pub(crate) struct Logs {
     logs: RwLock<HashMap<Str, Arc<Log>>>,
-    /// The start of the logs: the revision at which the store was opened.
-    start: u64,
+    /// The start of the logs: the revision at which the store was opened, or read again.
+    start: AtomicU64,
     bounds: (usize, usize),
 }
 
 impl Logs {
     /// `bounds`: events and bytes per resource.
     pub fn new(start: u64, bounds: (usize, usize)) -> Logs {
-        Logs { logs: RwLock::new(HashMap::new()), start, bounds }
+        Logs { logs: RwLock::new(HashMap::new()), start: AtomicU64::new(start), bounds }
     }
 
     pub fn log(&self, resource: &str) -> Arc<Log> {
@@ -131,7 +137,7 @@ impl Logs {
             return log.clone();
         }
         let mut logs = self.logs.write();
-        logs.entry(resource.into()).or_insert_with(|| Arc::new(Log::new(self.start))).clone()
+        logs.entry(resource.into()).or_insert_with(|| Arc::new(Log::new(self.start.load(Ordering::Acquire)))).clone()
     }
 
     /// Appends events in the order of their revisions. Returns the logs with new events.
@@ -157,6 +163,18 @@ impl Logs {
     /// Drops the events up to a revision.
     pub fn trim(&self, compacted: u64) {
         self.logs.read().values().for_each(|log| log.trim(compacted));
+    }
+
+    /// Drops all events: the logs start at this revision, and the changes before it are unknown.
+    pub fn restart(&self, revision: u64) {
+        let logs = self.logs.write();
+        self.start.store(revision, Ordering::Release);
+        logs.values().for_each(|log| log.restart(revision));
+    }
+
+    /// Wakes the waiters of all logs, which then find their cursors below the floor.
+    pub fn wake(&self, revision: u64) {
+        self.logs.read().values().for_each(|log| log.newest.set(revision));
     }
 
     /// Wakes all waiters for good.

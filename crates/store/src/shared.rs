@@ -160,6 +160,20 @@ impl Shared {
         self.logs.trim(revision);
     }
 
+    /// Replaces the state by one that was read again, because changes in between are unknown: watches continue from the engine's
+    /// history, or expire if that is compacted.
+    pub fn replace(&self, loaded: Loaded) {
+        let revision = loaded.revision;
+        let state = Arc::new(State::new(revision, loaded.entries, loaded.damaged));
+        self.logs.restart(revision);
+        self.past.compacted(revision);
+        *self.recent.lock() = VecDeque::from([state.clone()]);
+        *self.state.write() = state;
+        self.visible.set(revision);
+        self.logged.store(revision, Ordering::Release);
+        self.logs.wake(revision);
+    }
+
     /// Ends the store. Only the first reason counts.
     pub fn end(&self, ending: Ending) {
         let _ = self.ending.set(ending);

@@ -136,8 +136,8 @@ impl Store {
         let loaded = engine.load(decode.clone()).await?;
         let shared = Arc::new(Shared::new(engine.clone(), options, decode, loaded));
         let capabilities = engine.capabilities();
-        let path = match engine.role() {
-            Role::Shared(writer) => Path::Remote(Remote::start(shared.clone(), writer)),
+        let path = match engine.clone().role() {
+            Role::Shared(writer) => Path::Remote(Remote::start(shared.clone(), engine, writer)),
             Role::Sole(writer) if writer.waits() => {
                 let queue = Arc::new(Queue::default());
                 let committer = Committer::new(shared.clone(), writer);
@@ -275,8 +275,9 @@ impl Store {
     }
 
     /// Writes the newest state into a new directory that [`crate::Lmdb::open`] reads: sealed in the current form, without history, at one revision.
-    /// The directory appears when it is complete and durable.
-    pub async fn backup(&self, directory: &std::path::Path) -> Result<Backup, Error> {
+    /// The directory appears when it is complete and durable. Its store starts `ahead` revisions above the state, so that revisions which were
+    /// given after it do not come again.
+    pub async fn backup(&self, directory: &std::path::Path, ahead: u64) -> Result<Backup, Error> {
         let (snapshot, directory) = (self.snapshot(), directory.to_path_buf());
         let transform = self.inner.shared.options.transform.clone();
         let work = move || {
@@ -293,7 +294,7 @@ impl Store {
                 };
                 Ok((entry.key.clone(), entry.revision, value))
             });
-            crate::Lmdb::create(&directory, made.revision, sealed)?;
+            crate::Lmdb::create(&directory, made.revision.saturating_add(ahead), sealed)?;
             Ok(made)
         };
         let done = tokio::task::spawn_blocking(work).await;
@@ -343,9 +344,47 @@ impl Store {
         Ok(self.inner.shared.wait_for(revision).await?)
     }
 
-    /// Whether it accepts commits: it is neither closed nor failed.
+    /// Waits until the state contains everything that was committed before the call, through any server. At once where this process is the only writer.
+    pub async fn refresh(&self) -> Result<(), CommitError> {
+        match &self.inner.path {
+            Path::Remote(remote) => remote.refresh().await,
+            Path::Here(_) | Path::Thread { .. } => Ok(()),
+        }
+    }
+
+    /// Raises the revision to at least this one, without a change of an object. Nothing where the store assigns revisions itself.
+    pub async fn advance(&self, revision: u64) -> Result<(), CommitError> {
+        match &self.inner.path {
+            Path::Remote(remote) => remote.advance(revision).await,
+            Path::Here(_) | Path::Thread { .. } => Ok(()),
+        }
+    }
+
+    /// Whether other servers write it, too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.inner.path, Path::Remote(_))
+    }
+
+    /// Whether it has neither been closed nor failed.
     pub fn is_alive(&self) -> bool {
         self.inner.shared.ending().is_none()
+    }
+
+    /// Waits until the store fails for good, and returns why. Does not return if it is closed.
+    pub async fn failed(&self) -> Arc<str> {
+        match self.inner.shared.wait_for(u64::MAX).await {
+            Err(Ending::Fatal(why)) => why,
+            Err(Ending::Closed) | Ok(()) => std::future::pending().await,
+        }
+    }
+
+    /// Whether it accepts commits: it is alive, and a backend elsewhere answers.
+    pub fn is_healthy(&self) -> bool {
+        let reachable = match &self.inner.path {
+            Path::Remote(remote) => remote.is_reachable(),
+            Path::Here(_) | Path::Thread { .. } => true,
+        };
+        reachable && self.is_alive()
     }
 
     /// What the engine supports.

@@ -77,6 +77,9 @@ pub enum CommitError {
     /// The disk is full. Deletions still work.
     #[error("no space left on the device")]
     NoSpace,
+    /// A backend elsewhere refused it for a reason that may pass.
+    #[error("{0}")]
+    Refused(String),
     /// A backend elsewhere did not answer: the transaction may have happened or not. Read before trying again.
     #[error("the backend did not answer: {0}")]
     Unanswered(String),

@@ -17,29 +17,50 @@ use parking_lot::Mutex;
 use registry::Registry;
 use serde_json::json;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use store::{Memory, Options, Retention, Store, Transform};
 use stored::encode;
 use strategies::authentication::service_account::{ServiceAccountTokens, Settings};
 
-/// The wall clock of a test: a fixed moment plus tokio's time, which a paused runtime moves.
+/// The wall clock of a test: a fixed moment plus tokio's time, which a paused runtime moves. It can jump, as clocks do that are set.
 pub struct VirtualClock {
     start: jiff::Timestamp,
     zero: tokio::time::Instant,
+    /// The sum of all jumps, in milliseconds.
+    offset: AtomicI64,
 }
 
 impl VirtualClock {
     /// Must be made inside a tokio runtime.
     pub fn new() -> Arc<Self> {
         let start = meta::time::parse("2026-01-01T00:00:00Z").unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-        Arc::new(Self { start, zero: tokio::time::Instant::now() })
+        Arc::new(Self { start, zero: tokio::time::Instant::now(), offset: AtomicI64::new(0) })
+    }
+
+    /// Another clock that shows the same time now, and jumps by itself.
+    pub fn fork(&self) -> Arc<Self> {
+        let offset = AtomicI64::new(self.offset.load(Ordering::SeqCst));
+        Arc::new(Self { start: self.start, zero: self.zero, offset })
+    }
+
+    /// Sets the clock forward, or back.
+    pub fn jump(&self, by: jiff::SignedDuration) {
+        self.offset.fetch_add(i64::try_from(by.as_millis()).unwrap_or_default(), Ordering::SeqCst);
+    }
+
+    /// Sets the clock to a moment.
+    pub fn set(&self, to: jiff::Timestamp) {
+        self.jump(to.duration_since(self.now()));
     }
 }
 
 impl Clock for VirtualClock {
     fn now(&self) -> jiff::Timestamp {
         let passed = self.zero.elapsed();
-        self.start + jiff::SignedDuration::try_from(passed).unwrap_or_default()
+        let offset = jiff::SignedDuration::from_millis(self.offset.load(Ordering::SeqCst));
+        let passed = jiff::SignedDuration::try_from(passed).unwrap_or_default();
+        self.start.saturating_add(passed + offset).unwrap_or(self.start)
     }
 }
 

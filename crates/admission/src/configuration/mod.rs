@@ -2,9 +2,7 @@
 //! that configure a single plugin directly. Reports every error. Reads files through its caller and does not know the
 //! fields of plugins (`k8s.io/apiserver/pkg/admission/config.go`).
 
-mod form;
-
-pub(crate) use form::{ANY, Fields, Form, Kind, LONG, NUMBER, TEXT, TEXTS, aggregate};
+pub(crate) use schema::form::{ANY, Fields, Form, Kind, LONG, NUMBER, TEXT, TEXTS, aggregate};
 
 use crate::plugin::failed_start;
 use codec::yaml::{DEPTH_LIMIT, Error, parse_within};

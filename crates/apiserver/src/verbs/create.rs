@@ -37,6 +37,6 @@ pub async fn function(
     let admit = Admission::new(server, call, &request, &options);
     admit.mutate(Operation::Create, &mut object, None).await?;
     admit.validate(Operation::Create, Some(&object), None).await?;
-    let object = function.create(server.registry.env(), &request, object, &options).await?;
+    let object = function.create(server.registry.env_for(&call.warnings), &request, object, &options).await?;
     Ok(answer(server, call, &request, 201, &object))
 }

@@ -156,7 +156,7 @@ pub(super) fn typed(
                 let why = format!("strict decoding error: {}", problems.join(", "));
                 return Err(DecodeError::Mismatch { text: why.clone(), value: why });
             }
-            FieldValidation::Warn => problems.into_iter().for_each(|p| request.warn(p)),
+            FieldValidation::Warn => problems.into_iter().for_each(|p| call.warnings.push(p)),
             FieldValidation::Ignore => {}
         }
     }

@@ -92,7 +92,6 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             subresource: String::new(),
             namespace: e.key.namespace.to_string(),
             name: e.key.name.to_string(),
-            warnings: request.warnings.clone(),
         };
         let admit = Admission::new(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {

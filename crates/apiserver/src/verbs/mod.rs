@@ -37,7 +37,6 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
         subresource: t.subresource.clone(),
         namespace: t.namespace.clone(),
         name: t.name.clone(),
-        warnings: call.warnings.clone(),
     };
     let verb = call.verb;
     const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];

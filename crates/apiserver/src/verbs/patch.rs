@@ -146,7 +146,7 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
     for why in &sent.duplicates {
         match field_validation(call)? {
             FieldValidation::Strict => return Err(Status::bad_request(format!("error strict decoding YAML: {why}"))),
-            FieldValidation::Warn => request.warn(why.as_str()),
+            FieldValidation::Warn => call.warnings.push(why.as_str()),
             FieldValidation::Ignore => {}
         }
     }

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use http::{Method, Response};
 use meta::{FieldError, FieldPath, Gvk, MutatedBy, Object, Operation, Status, Value};
 use registry::strategy::at;
-use registry::{Admit, Preconditions, Request, Scale, Target, WriteOptions};
+use registry::{Admit, Preconditions, Request, Scale, Target, Warnings, WriteOptions};
 use registry::{Conversions, Sent};
 use schema::Schema;
 use serde_json::json;
@@ -111,7 +111,6 @@ fn seen_as(request: &Request, subresource: &str) -> Request {
         subresource: subresource.into(),
         namespace: request.namespace.clone(),
         name: request.name.clone(),
-        warnings: request.warnings.clone(),
     }
 }
 
@@ -170,6 +169,10 @@ struct ScaleAdmission<'a> {
 
 #[async_trait]
 impl Admit for ScaleAdmission<'_> {
+    fn warnings(&self) -> Option<&Warnings> {
+        self.inner.warnings()
+    }
+
     async fn mutate(
         &self,
         operation: Operation,

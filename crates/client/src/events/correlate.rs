@@ -16,6 +16,8 @@ const REMEMBERED: usize = 4096;
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub about: Regarding,
+    /// Another object that the action concerns.
+    pub related: Option<Regarding>,
     pub severity: Severity,
     pub reason: String,
     pub action: String,
@@ -127,6 +129,7 @@ mod tests {
     fn event(message: &str, second: i64) -> Event {
         Event {
             about: Regarding { name: "p".into(), resource_version: second.to_string(), ..Regarding::default() },
+            related: None,
             severity: Severity::Normal,
             reason: "R".into(),
             action: String::new(),

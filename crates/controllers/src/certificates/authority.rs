@@ -2,12 +2,12 @@
 //! request, all other fields are the signer's.
 
 use super::request::Request;
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use meta::Rng;
 use rcgen::{KeyPair, SigningKey};
+use x509_parser::asn1_rs::{Any, Class, Header, Length, Oid, SerializeError, Tag, ToDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
-use yasna::models::{GeneralizedTime, ObjectIdentifier, UTCTime};
-use yasna::{DERWriter, DERWriterSeq, Tag};
 
 /// Back-dating of certificates, because clocks of other machines may be slow.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
@@ -21,6 +21,8 @@ pub enum Error {
     Authority(String),
     #[error("signing: {0}")]
     Sign(#[from] rcgen::Error),
+    #[error("encoding the certificate: {0}")]
+    Encode(#[from] SerializeError),
     #[error("refusing to sign a certificate that expired in the past: NotAfter {0}")]
     Past(Timestamp),
 }
@@ -69,68 +71,54 @@ impl Authority {
         rng.fill(&mut serial);
         // Positive, and without a leading zero octet.
         serial[0] = serial[0] & 0x7f | 0x40;
-        let algorithm = self.algorithm();
-        let body = yasna::construct_der(|w| {
-            w.write_sequence(|w| {
-                w.next().write_tagged(Tag::context(0), |w| w.write_u8(2));
-                w.next().write_bigint_bytes(&serial, true);
-                w.next().write_der(&algorithm);
-                w.next().write_der(&self.name);
-                w.next().write_sequence(|w| {
-                    time(w.next(), now - BACKDATE);
-                    time(w.next(), end);
-                });
-                w.next().write_der(&request.subject);
-                w.next().write_der(&request.public_key);
-                w.next().write_tagged(Tag::context(3), |w| w.write_sequence(|w| self.extensions(w, request, usages)));
-            });
-        });
+        let algorithm = self.algorithm()?;
+        let validity = sequence(&[&time(now - BACKDATE)?, &time(end)?])?;
+        let body = sequence(&[
+            &tagged(Class::ContextSpecific, 0, &element(Tag::Integer, &[2])?)?,
+            &element(Tag::Integer, &serial)?,
+            &algorithm,
+            &self.name,
+            &validity,
+            &request.subject,
+            &request.public_key,
+            &tagged(Class::ContextSpecific, 3, &self.extensions(request, usages)?)?,
+        ])?;
         let signature = self.key.sign(&body)?;
-        let der = yasna::construct_der(|w| {
-            w.write_sequence(|w| {
-                w.next().write_der(&body);
-                w.next().write_der(&algorithm);
-                w.next().write_bitvec_bytes(&signature, signature.len() * 8);
-            });
-        });
+        let der = sequence(&[&body, &algorithm, &bits(0, &signature)?])?;
         Ok(pem("CERTIFICATE", &der))
     }
 
-    fn extensions(&self, w: &mut DERWriterSeq<'_>, request: &Request, usages: &[&str]) {
-        let bits = usages.iter().filter_map(|u| bit(u)).fold(0u16, |all, b| all | 1 << b);
-        if bits != 0 {
+    fn extensions(&self, request: &Request, usages: &[&str]) -> Der {
+        let mut extensions = Vec::new();
+        let used = usages.iter().filter_map(|u| bit(u)).fold(0u16, |all, b| all | 1 << b);
+        if used != 0 {
             // Bit 0 is the highest of the first octet; trailing zero bits are omitted.
-            let (bytes, length) = (bits.reverse_bits().to_be_bytes(), 16 - bits.leading_zeros() as usize);
-            let used = length.div_ceil(8);
-            let value = yasna::construct_der(|w| w.write_bitvec_bytes(&bytes[..used], length));
-            extension(w, &[2, 5, 29, 15], true, &value);
+            let (bytes, length) = (used.reverse_bits().to_be_bytes(), 16 - used.leading_zeros());
+            let octets = if length > 8 { &bytes[..] } else { &bytes[..1] };
+            let value = bits((octets.len() as u32 * 8 - length) as u8, octets)?;
+            extensions.push(extension(&[2, 5, 29, 15], true, &value)?);
         }
-        let purposes: Vec<&[u64]> = usages.iter().filter_map(|u| purpose(u)).collect();
+        let purposes: Vec<Vec<u8>> = usages.iter().filter_map(|u| purpose(u)).map(oid).collect::<Result<_, _>>()?;
         if !purposes.is_empty() {
-            let value = yasna::construct_der(|w| {
-                w.write_sequence(|w| {
-                    purposes.iter().for_each(|p| w.next().write_oid(&ObjectIdentifier::from_slice(p)));
-                });
-            });
-            extension(w, &[2, 5, 29, 37], false, &value);
+            extensions.push(extension(&[2, 5, 29, 37], false, &sequence(&purposes)?)?);
         }
-        extension(w, &[2, 5, 29, 19], true, &yasna::construct_der(|w| w.write_sequence(|_| {})));
+        extensions.push(extension(&[2, 5, 29, 19], true, &sequence::<&[u8]>(&[])?)?);
         if let Some(id) = &self.key_id {
-            let value = yasna::construct_der(|w| {
-                w.write_sequence(|w| w.next().write_tagged_implicit(Tag::context(0), |w| w.write_bytes(id)));
-            });
-            extension(w, &[2, 5, 29, 35], false, &value);
+            let header = Header::new(Class::ContextSpecific, false, Tag(0), Length::Definite(0));
+            let value = sequence(&[Any::new(header, id).to_der_vec()?])?;
+            extensions.push(extension(&[2, 5, 29, 35], false, &value)?);
         }
         if let Some(names) = &request.alternative_names {
             // Critical if the subject is empty: an empty sequence has two octets.
-            extension(w, &[2, 5, 29, 17], request.subject.len() <= 2, names);
+            extensions.push(extension(&[2, 5, 29, 17], request.subject.len() <= 2, names)?);
         }
+        sequence(&extensions)
     }
 
     /// The identifier of the signature algorithm (DER).
-    fn algorithm(&self) -> Vec<u8> {
+    fn algorithm(&self) -> Der {
         let a = self.key.algorithm();
-        let (oid, null): (&[u64], bool) = if *a == rcgen::PKCS_ECDSA_P384_SHA384 {
+        let (algorithm, null): (&[u64], bool) = if *a == rcgen::PKCS_ECDSA_P384_SHA384 {
             (&[1, 2, 840, 10045, 4, 3, 3], false)
         } else if *a == rcgen::PKCS_ED25519 {
             (&[1, 3, 101, 112], false)
@@ -139,35 +127,49 @@ impl Authority {
         } else {
             (&[1, 2, 840, 10045, 4, 3, 2], false)
         };
-        yasna::construct_der(|w| {
-            w.write_sequence(|w| {
-                w.next().write_oid(&ObjectIdentifier::from_slice(oid));
-                if null {
-                    w.next().write_null();
-                }
-            });
-        })
+        let parameters = if null { element(Tag::Null, &[])? } else { Vec::new() };
+        sequence(&[oid(algorithm)?, parameters])
     }
 }
 
-fn extension(w: &mut DERWriterSeq<'_>, oid: &[u64], critical: bool, value: &[u8]) {
-    w.next().write_sequence(|w| {
-        w.next().write_oid(&ObjectIdentifier::from_slice(oid));
-        if critical {
-            w.next().write_bool(true);
-        }
-        w.next().write_bytes(value);
-    });
+/// A DER element, or why it cannot be encoded.
+type Der = Result<Vec<u8>, SerializeError>;
+
+/// A primitive element of a universal type.
+fn element(tag: Tag, content: &[u8]) -> Der {
+    Any::new(Header::new(Class::Universal, false, tag, Length::Definite(0)), content).to_der_vec()
+}
+
+/// A constructed element; `content` is made of elements.
+fn tagged(class: Class, tag: u32, content: &[u8]) -> Der {
+    Any::new(Header::new(class, true, Tag(tag), Length::Definite(0)), content).to_der_vec()
+}
+
+fn sequence<E: AsRef<[u8]>>(elements: &[E]) -> Der {
+    let content: Vec<u8> = elements.iter().flat_map(|e| e.as_ref()).copied().collect();
+    tagged(Class::Universal, Tag::Sequence.0, &content)
+}
+
+fn bits(unused: u8, octets: &[u8]) -> Der {
+    element(Tag::BitString, &[&[unused], octets].concat())
+}
+
+fn oid(arcs: &[u64]) -> Der {
+    // The identifiers are constants of this file.
+    Oid::from(arcs).map_err(|_| SerializeError::InvalidLength)?.to_der_vec()
+}
+
+fn extension(id: &[u64], critical: bool, value: &[u8]) -> Der {
+    let critical = if critical { element(Tag::Boolean, &[0xff])? } else { Vec::new() };
+    sequence(&[oid(id)?, critical, element(Tag::OctetString, value)?])
 }
 
 /// UTCTime (two digits of the year) until 2049, GeneralizedTime (four) afterwards (RFC 5280).
-fn time(w: DERWriter<'_>, t: Timestamp) {
-    let date = time::OffsetDateTime::from_unix_timestamp(t.as_second()).unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
-    if date.year() < 2050 {
-        w.write_utctime(&UTCTime::from_datetime(date));
-    } else {
-        w.write_generalized_time(&GeneralizedTime::from_datetime(date));
-    }
+fn time(t: Timestamp) -> Der {
+    let t = t.to_zoned(TimeZone::UTC);
+    let (tag, format) =
+        if t.year() < 2050 { (Tag::UtcTime, "%y%m%d%H%M%SZ") } else { (Tag::GeneralizedTime, "%Y%m%d%H%M%SZ") };
+    element(tag, t.strftime(format).to_string().as_bytes())
 }
 
 /// The bit of a key usage (RFC 5280, 4.2.1.3).

@@ -10,6 +10,10 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use meta::{Object, Value};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long after its deletion a claim is created again.
+const RECREATE_DELAY: Duration = Duration::from_secs(1);
 
 struct Controller {
     context: Context,
@@ -45,13 +49,14 @@ fn claim_name(pod: &str, volume: &str) -> String {
 }
 
 impl Controller {
-    /// A claim that was deleted while its pod is there comes again.
+    /// A claim that was deleted while its pod is there comes again, but not at once: while the cache of pods is old, the garbage collector
+    /// deletes the claims of pods that are gone as soon as they are created.
     fn claim_changed(&self, change: &Change<()>, queue: &WorkQueue<Key>) {
         let (Some(old), None) = (&change.old, &change.new) else { return };
         let Some(owner) = old.meta.controller().filter(|o| o.kind == "Pod") else { return };
         let key = Key::new(old.meta.namespace.clone(), owner.name.as_str());
         if self.pods.get(&key).is_some_and(|p| p.meta.uid == owner.uid) {
-            queue.add(key);
+            queue.add_after(key, RECREATE_DELAY);
         }
     }
 

@@ -66,6 +66,8 @@ struct LeaseView {
 
 /// The last heartbeat of a node, and when it was seen.
 struct Heard {
+    /// The UID of the node.
+    uid: Arc<str>,
     heartbeat: Value,
     renewed: Value,
     at: Instant,
@@ -316,15 +318,22 @@ impl Controller {
         let lease = self.leases.get(&Key::new(LEASES, key.name.clone()));
         let renewed = lease.map(|l| l.view.spec["renewTime"].clone()).unwrap_or_default();
         let mut heard = self.heard.lock();
-        let h = heard.entry(key).or_insert_with(|| Heard {
+        let uid = node.meta.uid.clone();
+        let first = || Heard {
+            uid: uid.clone(),
             heartbeat: heartbeat.clone(),
             renewed: renewed.clone(),
             at: if reported { Instant::now() } else { self.created(&node.meta) },
             reported,
-        });
+        };
+        let h = heard.entry(key).or_insert_with(first);
+        // A node that was created again has not been silent before.
+        if h.uid != uid {
+            *h = first();
+        }
         let beat = h.heartbeat != heartbeat && health::ready(conditions) != Some(Ready::Unknown);
         if h.renewed != renewed || beat || h.reported != reported {
-            *h = Heard { heartbeat, renewed, at: Instant::now(), reported };
+            *h = Heard { uid, heartbeat, renewed, at: Instant::now(), reported };
         }
         h.at.elapsed() > if reported { GRACE } else { STARTUP_GRACE }
     }

@@ -6,6 +6,7 @@
 mod rank;
 mod status;
 
+use crate::consistency::is_current;
 use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
 use crate::meters;
@@ -15,9 +16,11 @@ use crate::views::{Pod, PodEntry, Selector, is_active, pods};
 use client::{Api, ApiResource, Change, Entry, Expectations, Informer, Key, Outcome, Recorder, WorkQueue};
 use futures::future::join_all;
 use meta::{LabelSelector, Object, Value};
+use parking_lot::Mutex;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use rank::{Weighed, order};
@@ -82,9 +85,31 @@ struct Controller {
     owners: Owners<SetView>,
     pods: Informer<Pod>,
     expected: Arc<Expectations<Key>>,
+    known: Known,
     supply: Supply,
     recorder: Recorder,
 }
+
+/// Sets for which the cache shows what was done before the controller began, by UID.
+///
+/// A controller that was started again does not remember what it created and deleted, and would repeat what its cache lacks.
+#[derive(Default)]
+struct Known {
+    began: AtomicBool,
+    sets: Mutex<BTreeSet<Arc<str>>>,
+}
+
+impl Known {
+    /// A set without earlier pods, if it was created after the controller began.
+    fn created(&self, uid: Arc<str>) {
+        if self.began.load(Ordering::SeqCst) {
+            self.sets.lock().insert(uid);
+        }
+    }
+}
+
+/// How long to wait for a cache that is old.
+const CACHE_DELAY: Duration = Duration::from_millis(500);
 
 /// Runs until shutdown.
 pub async fn run(family: Family, context: Context) {
@@ -99,6 +124,7 @@ pub async fn run(family: Family, context: Context) {
         supply: Supply::new(&pods),
         pods,
         expected: Arc::default(),
+        known: Known::default(),
         recorder: context.recorder(),
         resource,
         context,
@@ -155,6 +181,11 @@ impl Reconcile for Controller {
             }
         }
         active.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
+        let acts =
+            may_act && !set.is_deleting() && active.len() as i64 != set.int_at(&["spec", "replicas"]).unwrap_or(1);
+        if acts && !self.is_current(&set, &selector, &pod_api).await? {
+            return Ok(Outcome::After(CACHE_DELAY));
+        }
 
         let managed =
             if may_act && !set.is_deleting() { self.manage(&key, &set, &active, &pod_api).await } else { Ok(None) };
@@ -238,6 +269,24 @@ impl Controller {
             }
         }
         Ok(None)
+    }
+
+    /// Whether the cache shows what was done for a set before this controller began.
+    async fn is_current(&self, set: &Object, selector: &LabelSelector, pod_api: &Api<Object>) -> Result<bool, Error> {
+        if self.known.sets.lock().contains(set.uid()) {
+            return Ok(true);
+        }
+        let cached: Vec<Arc<PodEntry>> = {
+            let cache = self.pods.cache();
+            let matching = cache.in_namespace(set.namespace()).filter(|p| selector.matches(|k| p.meta.label(k)));
+            matching.cloned().collect()
+        };
+        let cached = cached.iter().map(|p| (&*p.meta.name, p.meta.resource_version.as_str()));
+        if !is_current(pod_api, set.namespace(), selector, cached).await? {
+            return Ok(false);
+        }
+        self.known.sets.lock().insert(set.uid().into());
+        Ok(true)
     }
 
     /// The `n` pods to delete.

@@ -35,8 +35,12 @@ struct Attacker {
 
 impl Attacker {
     fn start(s: &Story) -> Self {
-        s.shell_pod("attacker", FOREVER, json!({}), json!({}));
-        let pod = s.ready("attacker");
+        Self::start_as(s, "attacker")
+    }
+
+    fn start_as(s: &Story, name: &str) -> Self {
+        s.shell_pod(name, FOREVER, json!({}), json!({}));
+        let pod = s.ready(name);
         let node = s.get_at("/api/v1/nodes/e2e");
         let addresses = node["status"]["addresses"].as_array().unwrap();
         let own = addresses.iter().find(|a| a["type"] == "InternalIP").unwrap()["address"].as_str().unwrap();
@@ -47,10 +51,14 @@ impl Attacker {
     }
 
     fn tcp(&self) -> TcpStream {
-        let dial = || std::net::TcpStream::connect_timeout(&self.agent, Duration::from_secs(10));
-        let socket = run_in(Some(&self.namespace), dial).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        TcpStream::from_std(socket).unwrap()
+        self.dial(Duration::from_secs(10)).unwrap()
+    }
+
+    fn dial(&self, limit: Duration) -> std::io::Result<TcpStream> {
+        let dial = || std::net::TcpStream::connect_timeout(&self.agent, limit);
+        let socket = run_in(Some(&self.namespace), dial)?;
+        socket.set_nonblocking(true)?;
+        TcpStream::from_std(socket)
     }
 
     async fn tls(&self) -> std::io::Result<TlsStream<TcpStream>> {
@@ -58,8 +66,12 @@ impl Attacker {
     }
 
     async fn tls_as(&self, config: Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
+        self.tls_over(config, self.tcp()).await
+    }
+
+    async fn tls_over(&self, config: Arc<ClientConfig>, socket: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         let name = rustls::pki_types::ServerName::try_from(self.agent.ip().to_string()).unwrap();
-        TlsConnector::from(config).connect(name, self.tcp()).await
+        TlsConnector::from(config).connect(name, socket).await
     }
 
     /// Returns status code and body of the response. Without a token if `token` is empty.
@@ -183,30 +195,33 @@ fn others_are_served(s: &Story) {
 
 /// More silent connections of a pod than the listener accepts: before TLS, after it, and within a request.
 fn silence(s: &Story) {
-    let attacker = Attacker::start(s);
+    // The node limits the connections of a pod: several share the attack, and another one asks at the end.
+    let attackers = ["attacker", "second", "third"].map(|name| Attacker::start_as(s, name));
+    let client = Attacker::start_as(s, "client");
     s.logged("attacker", "ready");
     let silent = s.cluster.runtime.block_on(async {
         let mut silent: Vec<Box<dyn Send>> = Vec::new();
         for n in 0..1500 {
-            match n % 3 {
-                0 => silent.push(Box::new(attacker.tcp())),
-                kind => {
-                    // One that is closed for another is an attack that failed already.
-                    let Ok(Ok(mut c)) = timeout(PATIENCE, attacker.tls()).await else { continue };
-                    if kind == 2 {
-                        let _ =
-                            c.write_all(b"POST /run/a/b/c HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx").await;
-                    }
-                    silent.push(Box::new(c));
-                }
+            let attacker = &attackers[n / 3 % attackers.len()];
+            // A connection that is refused, or closed for another one, is an attack that failed already.
+            let Ok(socket) = attacker.dial(Duration::from_secs(2)) else { continue };
+            if n % 3 == 0 {
+                silent.push(Box::new(socket));
+                continue;
             }
+            let tls = attacker.tls_over(client::https::unverified().unwrap(), socket);
+            let Ok(Ok(mut c)) = timeout(PATIENCE, tls).await else { continue };
+            if n % 3 == 2 {
+                let _ = c.write_all(b"POST /run/a/b/c HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx").await;
+            }
+            silent.push(Box::new(c));
         }
         silent
     });
     assert!(silent.len() > 1000, "there was no attack: {} connections", silent.len());
     others_are_served(s);
     let token = s.ok(&["create", "token", "default"]);
-    let (code, _) = s.cluster.runtime.block_on(attacker.response("GET", "/pods", token.trim()));
+    let (code, _) = s.cluster.runtime.block_on(client.response("GET", "/pods", token.trim()));
     assert_eq!(code, 403, "the agent answers");
 }
 
@@ -221,7 +236,11 @@ fn tokens(s: &Story) {
             s.cluster.runtime.spawn(async move {
                 let (mut sent, mut refused) = (0u32, 0u32);
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let (code, _) = attacker.response("GET", "/pods", &format!("{n}-{sent}")).await;
+                    // The node refuses connections of a pod that has very many.
+                    let Ok(socket) = attacker.dial(Duration::from_secs(2)) else { continue };
+                    let c = attacker.tls_over(client::https::unverified().unwrap(), socket);
+                    let c = timeout(PATIENCE, c).await.unwrap().unwrap();
+                    let (code, _) = Attacker::response_over(c, "GET", "/pods", &format!("{n}-{sent}")).await;
                     assert!(matches!(code, 401 | 429), "{code}");
                     sent += 1;
                     refused += u32::from(code == 401);

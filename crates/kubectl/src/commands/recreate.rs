@@ -3,8 +3,8 @@
 use crate::error::{Error, text};
 use crate::kube::Kube;
 use crate::temporary;
-use client::{Api, DeleteOptions, DryRun, WriteOptions};
-use meta::{Object, Value};
+use client::{Api, ApiResource, DeleteOptions, DryRun, ListOptions, WriteOptions};
+use meta::{Object, Reason, Value};
 use std::io::Write as _;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -71,9 +71,12 @@ impl Replacement {
     ) -> Result<Self, client::Error> {
         if let Some(old) = &old {
             let dry_run_options = WriteOptions { dry_run: DryRun::All, ..options.clone() };
-            match create(&api, &dry_run_options, &new).await {
-                Err(e) if !is_caused_by_old(&e, old, &new) => return Err(e),
-                _ => {}
+            if let Err(e) = create(&api, &dry_run_options, &new).await
+                && !is_caused_by_old(&e, old, &new)
+                && !may_be_quota(&api, &e, old.namespace()).await
+                && !is_caused_by_dry_run(&api, &e, options, old).await
+            {
+                return Err(e);
             }
         }
         Ok(Self { api, name: name.to_owned(), old, new, options: options.clone() })
@@ -192,15 +195,31 @@ fn save_to_file(k: &Kube, o: &Object) -> String {
     }
 }
 
-/// Whether a dry run was refused only because the old object still exists, or because a webhook does not support dry runs.
+/// Whether a dry run was refused only because the old object still exists.
 fn is_caused_by_old(e: &client::Error, old: &Object, new: &Object) -> bool {
     let Some(status) = e.status() else { return false };
     let causes = || status.details.iter().flat_map(|d| &d.causes);
     e.is_already_exists()
         || e.is_invalid() && causes().next().is_some() && causes().all(|c| holds_value(old, new, &c.field))
-        // The reason and details of these two match other errors: only the message differs.
-        || e.is_forbidden() && status.message.contains("exceeded quota")
-        || status.message.contains("does not support dry run")
+}
+
+/// Whether a dry run may have been refused because the old object uses up a quota: nothing else in the response tells the refusals
+/// of a quota from others, so that a namespace with a quota counts.
+async fn may_be_quota(api: &Api<Object>, e: &client::Error, namespace: &str) -> bool {
+    if !e.is_forbidden() || namespace.is_empty() {
+        return false;
+    }
+    let quotas = ApiResource::named("", "v1", "resourcequotas", "ResourceQuota", true);
+    let quotas = api.client().dynamic(&quotas).namespace(namespace);
+    quotas.list(&ListOptions { limit: 1, ..ListOptions::default() }).await.is_ok_and(|list| !list.items.is_empty())
+}
+
+/// Whether the server refuses dry runs as such, as for a webhook with side effects: then it refuses one of the old object too,
+/// which it accepted before.
+async fn is_caused_by_dry_run(api: &Api<Object>, e: &client::Error, options: &WriteOptions, old: &Object) -> bool {
+    let refused = |e: &client::Error| e.status().is_some_and(|s| s.is(Reason::BadRequest));
+    let dry_run = WriteOptions { dry_run: DryRun::All, ..WriteOptions::manager(&options.field_manager) };
+    refused(e) && create(api, &dry_run, old).await.is_err_and(|e| refused(&e))
 }
 
 /// Whether the value of an invalid field of a new service is a cluster IP or node port that the old service holds.
@@ -225,7 +244,7 @@ fn holds_value(old: &Object, new: &Object, field: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meta::{Reason, Status};
+    use meta::Status;
     use serde_json::json;
 
     #[test]

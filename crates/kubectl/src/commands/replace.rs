@@ -261,21 +261,40 @@ mod tests {
         let s = server().on(&dry_run_of(&post), 422, wrong.clone());
         assert!(snapshot(&s, line, &cm("7").to_string()).await.ends_with("exit 1\n"));
         assert!(!s.requests().iter().any(|l| l.starts_with("DELETE")), "{:?}", s.requests());
-        // The old object holds a name or quota that is free after its deletion.
-        for refused in [
-            status(409, "AlreadyExists", "configmaps \"a\" already exists", json!([])),
-            status(403, "Forbidden", "configmaps \"a\" is forbidden: exceeded quota: q", json!([])),
-            status(400, "BadRequest", "admission webhook \"w\" does not support dry run", json!([])),
+        let restore = format!("POST {path}?fieldManager=kubectl-replace");
+        let quotas = "GET /api/v1/namespaces/default/resourcequotas?limit=1";
+        let list = |items: serde_json::Value| json!({"kind": "ResourceQuotaList", "apiVersion": "v1", "items": items});
+        let exists = status(409, "AlreadyExists", "configmaps \"a\" already exists", json!([]));
+        let forbidden = status(403, "Forbidden", "configmaps \"a\" is forbidden: q", json!([]));
+        let bad = status(400, "BadRequest", "refused", json!([]));
+        let old_dry_run = dry_run_of(&restore);
+        let code = |refused: &serde_json::Value| u16::try_from(refused["code"].as_u64().unwrap()).unwrap();
+        // The old object holds a name or quota that is free after its deletion, or the server knows no dry run.
+        for (refused, further, response) in [
+            (&exists, "", json!({})),
+            (&forbidden, quotas, list(json!([{"metadata": {"name": "q"}}]))),
+            (&bad, old_dry_run.as_str(), bad.clone()),
         ] {
-            let code = u16::try_from(refused["code"].as_u64().unwrap()).unwrap();
-            let s = server().on(&dry_run_of(&post), code, refused.clone()).on(&post, 201, cm(""));
+            let s = server().on(&dry_run_of(&post), code(refused), refused.clone()).on(&post, 201, cm(""));
+            let status_code = if response["code"].is_null() { 200 } else { code(&response) };
+            let s = if further.is_empty() { s } else { s.on(further, status_code, response) };
             let output = snapshot(&s, line, &cm("7").to_string()).await;
             assert!(output.ends_with("configmap/a replaced\n"), "{refused}: {output}");
             assert_eq!(s.body_of(&post)["metadata"]["resourceVersion"], json!(null), "{refused}");
         }
+        // Refused whether or not the old object exists.
+        for (refused, further, response_code, response) in [
+            (&forbidden, quotas, 200, list(json!([]))),
+            (&forbidden, quotas, 403, forbidden.clone()),
+            (&bad, old_dry_run.as_str(), 409, exists.clone()),
+        ] {
+            let s =
+                server().on(&dry_run_of(&post), code(refused), refused.clone()).on(further, response_code, response);
+            let output = snapshot(&s, line, &cm("7").to_string()).await;
+            assert!(output.ends_with("exit 1\n"), "{refused}: {output}");
+            assert!(!s.requests().iter().any(|l| l.starts_with("DELETE")), "{:?}", s.requests());
+        }
         // Refused in spite of the dry run: the old object is created again.
-        let restore = format!("POST {path}?fieldManager=kubectl-replace");
-        let exists = status(409, "AlreadyExists", "", json!([]));
         let s = server().on(&dry_run_of(&post), 409, exists).on(&post, 422, wrong).on(&restore, 201, cm("9"));
         assert!(snapshot(&s, line, &cm("").to_string()).await.ends_with("exit 1\n"));
         assert_eq!(s.requests().last(), Some(&restore));

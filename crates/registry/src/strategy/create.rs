@@ -39,7 +39,7 @@ pub trait CreateStrategy: Send + Sync {
     fn validate_since(&self, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
 
     /// Final validation of creates, updates and subresource writes, with the errors found so far. May add warnings.
-    fn examine(&self, _request: &Request, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
+    fn examine(&self, _env: Env<'_>, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
 
     fn warnings(&self, _object: &Object, _old: Option<&Object>) -> Vec<String> {
         Vec::new()

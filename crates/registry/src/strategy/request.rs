@@ -12,9 +12,22 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub struct Env<'a> {
     pub registry: &'a Registry,
+    /// Receives the warnings for the client; none where there is no client.
+    warnings: Option<&'a Warnings>,
 }
 
-impl Env<'_> {
+impl<'a> Env<'a> {
+    pub(crate) fn new(registry: &'a Registry, warnings: Option<&'a Warnings>) -> Self {
+        Self { registry, warnings }
+    }
+
+    /// Warns the client, also if the request fails.
+    pub fn warn(&self, text: impl Into<String>) {
+        if let Some(warnings) = self.warnings {
+            warnings.push(text);
+        }
+    }
+
     pub fn clock(&self) -> &dyn Clock {
         &*self.registry.clock
     }
@@ -32,8 +45,6 @@ pub struct Request {
     pub namespace: String,
     /// Empty for requests on collections.
     pub name: String,
-    /// Collects warnings for the client, which are sent with errors too.
-    pub warnings: Warnings,
 }
 
 impl Request {
@@ -45,16 +56,11 @@ impl Request {
             subresource: subresource.into(),
             namespace: namespace.into(),
             name: name.into(),
-            warnings: Warnings::default(),
         }
     }
 
     pub fn group_resource(&self) -> GroupResource {
         self.resource.group_resource()
-    }
-
-    pub fn warn(&self, text: impl Into<String>) {
-        self.warnings.push(text);
     }
 }
 

@@ -1,37 +1,72 @@
-//! Prefers nodes whose CPU and memory would be used in equal proportion.
+//! Prefers nodes whose resources the pod brings into balance.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{MAX_SCORE, NodeScore, Plugin};
+use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
 use crate::pod::Pod;
 use crate::resources::Resources;
 
-pub struct BalancedAllocation;
+pub struct BalancedAllocation {
+    resources: Vec<Box<str>>,
+}
 
-struct Balance<'a>(&'a Resources);
+impl BalancedAllocation {
+    /// A plugin that balances these resources; CPU and memory if there are none.
+    pub fn new(resources: &[Box<str>]) -> Self {
+        let default = || vec!["cpu".into(), "memory".into()];
+        Self { resources: if resources.is_empty() { default() } else { resources.to_vec() } }
+    }
+}
+
+struct Balance<'a> {
+    resources: &'a [Box<str>],
+    requests: &'a Resources,
+}
 
 impl Plugin for BalancedAllocation {
     fn name(&self) -> &'static str {
         "NodeResourcesBalancedAllocation"
     }
 
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreScore, Point::Score]
+    }
+
     /// A pod without requests does not affect the balance.
-    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
-        let r = &pod.view.requests;
-        if r.cpu == 0 && r.memory == 0 { None } else { Some(Box::new(Balance(r))) }
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+        let requests = &pod.view.requests;
+        let any = self.resources.iter().any(|name| requests.get(name) != 0);
+        any.then(|| Box::new(Balance { resources: &self.resources, requests }) as Box<dyn NodeScore>)
     }
 }
 
+/// How alike the fractions are: [`MAX_SCORE`] without a deviation.
+fn evenness(fractions: &[f64]) -> i64 {
+    let deviation = match fractions {
+        [] | [_] => 0.0,
+        [a, b] => ((a - b) / 2.0).abs(),
+        many => {
+            let mean = many.iter().sum::<f64>() / many.len() as f64;
+            (many.iter().map(|f| (f - mean) * (f - mean)).sum::<f64>() / many.len() as f64).sqrt()
+        }
+    };
+    ((1.0 - deviation) * MAX_SCORE as f64) as i64
+}
+
 impl NodeScore for Balance<'_> {
+    /// How much the pod improves the balance: about 75 if it does not change it.
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
-        let a = &n.view.allocatable;
-        if a.cpu == 0 || a.memory == 0 {
-            return MAX_SCORE;
+        let (mut with, mut without) = (Vec::with_capacity(2), Vec::with_capacity(2));
+        for name in self.resources {
+            let (requested, there) = (self.requests.get(name), n.view.allocatable.get(name));
+            let is_extended = !matches!(&**name, "cpu" | "memory" | "ephemeral-storage");
+            if there == 0 || (requested == 0 && is_extended) {
+                continue;
+            }
+            let used = node.requested.get(name);
+            with.push(((used + requested) as f64 / there as f64).min(1.0));
+            without.push((used as f64 / there as f64).min(1.0));
         }
-        let share = |requested: i64, used: i64, there: i64| ((requested as f64 + used as f64) / there as f64).min(1.0);
-        let cpu = share(self.0.cpu, node.requested.cpu, a.cpu);
-        let memory = share(self.0.memory, node.requested.memory, a.memory);
-        // The standard deviation of two fractions.
-        ((1.0 - (cpu - memory).abs() / 2.0) * MAX_SCORE as f64) as i64
+        MAX_SCORE / 2 + (MAX_SCORE / 2 + evenness(&with) - evenness(&without)) / 2
     }
 }

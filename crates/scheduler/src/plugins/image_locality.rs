@@ -1,7 +1,7 @@
 //! Prefers nodes that have the pod's images, weighted by image size and by the number of nodes with the image.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{MAX_SCORE, NodeScore, Plugin};
+use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
 use crate::pod::Pod;
 
 /// Image sizes below the minimum do not count; sizes above the maximum (per container) count as the maximum.
@@ -19,7 +19,7 @@ struct Images {
 /// Adds the tag `latest` to an image name without a tag.
 fn normalized(image: &str) -> Box<str> {
     let name = image.rsplit('/').next().unwrap_or(image);
-    if name.contains(':') || image.contains('@') { image.into() } else { format!("{image}:latest").into() }
+    if name.contains(':') { image.into() } else { format!("{image}:latest").into() }
 }
 
 impl Plugin for ImageLocality {
@@ -27,7 +27,11 @@ impl Plugin for ImageLocality {
         "ImageLocality"
     }
 
-    fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn points(&self) -> &'static [Point] {
+        &[Point::Score]
+    }
+
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
         let images: Vec<_> = pod
             .view
             .images

@@ -1,32 +1,74 @@
 //! Affinity and anti-affinity between pods.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
+use crate::counts::Counts;
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
-use crate::pod_affinity::Term;
-use std::collections::{HashMap, HashSet};
+use crate::pod_affinity::{NamespaceLabels, Term};
+use crate::topology::{ByDomain, Matcher, Query, Terms};
 
 const NAME: &str = "InterPodAffinity";
 
-pub struct InterPodAffinity;
-
-type Domain<'a> = (&'a str, &'a str);
-
-/// Topology domains, computed once per pod.
+/// Pods in topology domains, counted once per pod.
+#[derive(Clone)]
 struct Check<'a> {
     pod: &'a Pod,
-    /// Domains with pods whose required anti-affinity matches the incoming pod.
-    refused_by_others: HashSet<Domain<'a>>,
-    /// Domains with pods that match the incoming pod's required anti-affinity.
-    matched_by_own_anti_affinity: HashSet<Domain<'a>>,
-    /// For each required affinity term, the domains with matching pods.
-    required_domains: Vec<HashSet<&'a str>>,
-    /// No pod matches the required terms, but the incoming pod itself does: the first pod of a group may go anywhere.
-    first_of_group: bool,
+    labels: &'a NamespaceLabels,
+    /// Terms of required anti-affinity of other pods that match the incoming pod, by their domains.
+    refused_by_others: Counts,
+    /// Pods that match the incoming pod's required anti-affinity, by domain.
+    matched_by_own_anti_affinity: Counts,
+    /// Pods that match all terms of the incoming pod's required affinity, by domain.
+    required: Counts,
 }
 
-fn domain<'a>(node: &'a Node, key: &'a str) -> Option<Domain<'a>> {
-    Some((key, node.entry.as_ref()?.meta.label(key)?))
+fn domain<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.entry.as_ref()?.meta.label(key)
+}
+
+/// The query for the pods that match all terms of a pod, by a topology key.
+fn query(pod: &Pod, terms: &[Term], key: &str) -> Query {
+    let matcher = Matcher::Terms { namespace: pod.meta.namespace.clone(), terms: terms.to_vec() };
+    Query { matcher, key: key.into(), required: Vec::new() }
+}
+
+impl Check<'_> {
+    /// Counts a pod that is added to a node on trial, or removed from it.
+    fn change(&mut self, other: &Pod, node: &Node, delta: i64) {
+        let own = &self.pod.view.pod_affinity;
+        let add = |counts: &mut Counts, t: &Term| {
+            if let Some(domain) = domain(node, &t.topology_key) {
+                counts.add(&t.topology_key, domain, delta);
+            }
+        };
+        for t in &other.view.pod_affinity.anti_required {
+            if t.matches(&other.meta, &self.pod.meta, self.labels) {
+                add(&mut self.refused_by_others, t);
+            }
+        }
+        for t in &own.anti_required {
+            if t.matches(&self.pod.meta, &other.meta, self.labels) {
+                add(&mut self.matched_by_own_anti_affinity, t);
+            }
+        }
+        if own.required.iter().all(|t| t.matches(&self.pod.meta, &other.meta, self.labels)) {
+            own.required.iter().for_each(|t| add(&mut self.required, t));
+        }
+    }
+}
+
+/// `hard_weight`: the score of a required affinity term of another pod that matches.
+#[derive(Clone, Debug)]
+pub struct InterPodAffinity {
+    pub hard_weight: i64,
+    /// Whether preferences of other pods do not count for pods without preferences.
+    pub ignore_preferences_of_others: bool,
+}
+
+impl Default for InterPodAffinity {
+    fn default() -> Self {
+        Self { hard_weight: 1, ignore_preferences_of_others: false }
+    }
 }
 
 impl Plugin for InterPodAffinity {
@@ -34,86 +76,71 @@ impl Plugin for InterPodAffinity {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
+    }
+
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
         let own = &pod.view.pod_affinity;
         let has_affinity = !own.required.is_empty() || !own.anti_required.is_empty();
         if !has_affinity && !cluster.has_anti_affinity() {
             return Ok(None);
         }
         let labels = cluster.namespace_labels();
-        let mut refused_by_others = HashSet::new();
-        let mut matched_by_own_anti_affinity = HashSet::new();
-        let mut required_domains: Vec<HashSet<&str>> = vec![HashSet::new(); own.required.len()];
-        for node in cluster.nodes() {
-            if node.with_anti_affinity > 0 {
-                for other in &node.pods {
-                    for t in &other.view.pod_affinity.anti_required {
-                        if let Some(p) = domain(node, &t.topology_key)
-                            && !refused_by_others.contains(&p)
-                            && t.matches(&other.meta, &pod.meta, labels)
-                        {
-                            refused_by_others.insert(p);
-                        }
-                    }
-                }
-            }
-            for t in &own.anti_required {
-                if let Some(p) = domain(node, &t.topology_key)
-                    && !matched_by_own_anti_affinity.contains(&p)
-                    && node.pods.iter().any(|o| t.matches(&pod.meta, &o.meta, labels))
-                {
-                    matched_by_own_anti_affinity.insert(p);
-                }
-            }
-            if !own.required.is_empty() {
-                // A pod counts only if it matches all required terms.
-                let all = |o: &&std::sync::Arc<Pod>| own.required.iter().all(|t| t.matches(&pod.meta, &o.meta, labels));
-                if node.pods.iter().any(|o| all(&o)) {
-                    for (t, domains) in own.required.iter().zip(&mut required_domains) {
-                        domains.extend(domain(node, &t.topology_key).map(|p| p.1));
-                    }
-                }
-            }
-        }
-        let first_of_group = required_domains.iter().all(HashSet::is_empty)
-            && own.required.iter().all(|t| t.matches(&pod.meta, &pod.meta, labels));
-        Ok(Some(Box::new(Check {
+        let mut check = Check {
             pod,
-            refused_by_others,
-            matched_by_own_anti_affinity,
-            required_domains,
-            first_of_group,
-        })))
+            labels,
+            refused_by_others: Counts::default(),
+            matched_by_own_anti_affinity: Counts::default(),
+            required: Counts::default(),
+        };
+        cluster.with_terms(|topology, nodes| {
+            for ((namespace, term, _), domains) in topology.anti_required(nodes) {
+                if term.selects(namespace, &pod.meta, labels) {
+                    check.refused_by_others.extend(&term.topology_key, domains.clone());
+                }
+            }
+        });
+        if !has_affinity && check.refused_by_others.is_empty() {
+            return Ok(None);
+        }
+        for t in &own.anti_required {
+            let counted = cluster.count(query(pod, std::slice::from_ref(t), &t.topology_key));
+            check.matched_by_own_anti_affinity.extend(&t.topology_key, counted);
+        }
+        for t in &own.required {
+            let counted = cluster.count(query(pod, &own.required, &t.topology_key));
+            check.required.extend(&t.topology_key, counted);
+        }
+        Ok(Some(Box::new(check)))
     }
 
-    fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
         let own = &pod.view.pod_affinity.preferred;
-        if own.is_empty() && !cluster.has_preferred_affinity() {
+        if own.is_empty() && (self.ignore_preferences_of_others || !cluster.has_preferred_affinity()) {
             return None;
         }
         let labels = cluster.namespace_labels();
-        let mut sums: HashMap<Domain<'a>, i64> = HashMap::new();
-        let mut count = |node: &'a Node, t: &'a Term, weight: i64| {
-            if let Some(p) = domain(node, &t.topology_key) {
-                *sums.entry(p).or_default() += weight;
-            }
-        };
-        for node in cluster.nodes() {
-            for other in &node.pods {
-                for (w, t) in own.iter().filter(|(_, t)| t.matches(&pod.meta, &other.meta, labels)) {
-                    count(node, t, *w);
-                }
-                let theirs = &other.view.pod_affinity;
-                for (w, t) in theirs.preferred.iter().filter(|(_, t)| t.matches(&other.meta, &pod.meta, labels)) {
-                    count(node, t, *w);
-                }
-                // Required affinity of other pods counts as preferred.
-                for t in theirs.required.iter().filter(|t| t.matches(&other.meta, &pod.meta, labels)) {
-                    count(node, t, 1);
-                }
-            }
+        let mut sums = Sums::default();
+        for (weight, t) in own {
+            let counted = cluster.count(query(pod, std::slice::from_ref(t), &t.topology_key));
+            sums.0.push((t.topology_key.clone(), counted, *weight));
         }
-        if sums.is_empty() { None } else { Some(Box::new(Sums(sums))) }
+        cluster.with_terms(|topology, nodes| {
+            let mut count = |terms: &Terms, factor: Option<i64>| {
+                for ((namespace, term, weight), domains) in terms {
+                    if term.selects(namespace, &pod.meta, labels) {
+                        sums.0.push((term.topology_key.clone(), domains.clone(), factor.unwrap_or(*weight)));
+                    }
+                }
+            };
+            count(topology.preferred(nodes), None);
+            // Required affinity of other pods counts as preferred.
+            if self.hard_weight > 0 {
+                count(topology.required(nodes), Some(self.hard_weight));
+            }
+        });
+        if sums.0.is_empty() { None } else { Some(Box::new(sums)) }
     }
 
     fn weight(&self) -> i64 {
@@ -121,7 +148,15 @@ impl Plugin for InterPodAffinity {
     }
 
     fn reads(&self) -> &'static [Read] {
-        &[Read::Nodes, Read::NodeLabels, Read::PlacedPods, Read::GonePods, Read::PodLabels, Read::OwnLabels]
+        &[
+            Read::Nodes,
+            Read::NodeLabels,
+            Read::PlacedPods,
+            Read::GonePods,
+            Read::PodLabels,
+            Read::OwnLabels,
+            Read::NamespaceLabels,
+        ]
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
@@ -137,43 +172,63 @@ impl Plugin for InterPodAffinity {
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         let own = &self.pod.view.pod_affinity;
-        let here = |t: &Term| node.entry.as_ref().and_then(|n| n.meta.label(&t.topology_key));
-        let all = own
-            .required
-            .iter()
-            .zip(&self.required_domains)
-            .all(|(t, domains)| here(t).is_some_and(|v| self.first_of_group || domains.contains(v)));
-        if !all {
+        let here = |t: &'_ Term| domain(node, &t.topology_key);
+        let matches_itself = || own.required.iter().all(|t| t.matches(&self.pod.meta, &self.pod.meta, self.labels));
+        let (mut has_all_keys, mut has_pods) = (true, true);
+        for t in &own.required {
+            match here(t) {
+                None => has_all_keys = false,
+                Some(d) => has_pods &= self.required.get(&t.topology_key, d) > 0,
+            }
+        }
+        // The first pod of a group may go anywhere.
+        if !has_all_keys || (!has_pods && !(self.required.sum() == 0 && matches_itself())) {
             return Err(Refusal::unresolvable(NAME, "node(s) didn't match pod affinity rules"));
         }
         if own
             .anti_required
             .iter()
-            .any(|t| here(t).is_some_and(|v| self.matched_by_own_anti_affinity.contains(&(&*t.topology_key, v))))
+            .any(|t| here(t).is_some_and(|d| self.matched_by_own_anti_affinity.get(&t.topology_key, d) > 0))
         {
             return Err(Refusal::resolvable(NAME, "node(s) didn't match pod anti-affinity rules"));
         }
-        if let (false, Some(n)) = (self.refused_by_others.is_empty(), &node.entry)
-            && n.meta.labels.iter().any(|(k, v)| self.refused_by_others.contains(&(k, v)))
-        {
+        let refused = |key: &str| domain(node, key).is_some_and(|d| self.refused_by_others.get(key, d) > 0);
+        if self.refused_by_others.keys().any(refused) {
             return Err(Refusal::resolvable(NAME, "node(s) didn't satisfy existing pods anti-affinity rules"));
         }
         Ok(())
     }
+
+    fn fork(&self) -> Option<Box<dyn NodeFilter + '_>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn add_pod(&mut self, pod: &Pod, node: &Node) {
+        self.change(pod, node, 1);
+    }
+
+    fn remove_pod(&mut self, pod: &Pod, node: &Node) {
+        self.change(pod, node, -1);
+    }
 }
 
-struct Sums<'a>(HashMap<Domain<'a>, i64>);
+/// Pods by domain, with their weights.
+#[derive(Default)]
+struct Sums(Vec<(Box<str>, ByDomain, i64)>);
 
-impl NodeScore for Sums<'_> {
+impl NodeScore for Sums {
     fn score(&self, node: &Node) -> i64 {
-        let Some(n) = &node.entry else { return 0 };
-        n.meta.labels.iter().filter_map(|(k, v)| self.0.get(&(k, v))).sum()
+        let score = |(key, domains, weight): &(Box<str>, ByDomain, i64)| {
+            let count = domain(node, key).and_then(|d| domains.get(d)).copied().unwrap_or(0);
+            count.saturating_mul(*weight)
+        };
+        self.0.iter().map(score).sum()
     }
 
     fn normalize(&self, scores: &mut [i64]) {
         let (min, max) = (scores.iter().min().copied().unwrap_or(0), scores.iter().max().copied().unwrap_or(0));
         for s in scores {
-            *s = if max > min { (*s - min) * MAX_SCORE / (max - min) } else { 0 };
+            *s = if max > min { (MAX_SCORE as f64 * ((*s - min) as f64 / (max - min) as f64)) as i64 } else { 0 };
         }
     }
 }

@@ -1,26 +1,51 @@
 //! Node selector and node affinity.
 
-use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal, normalize};
+use crate::cluster::{Cluster, Node, NodeEntry};
+use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
 
 const NAME: &str = "NodeAffinity";
 
-pub struct NodeAffinity;
+/// The affinity of pods, and `added` to it.
+#[derive(Default)]
+pub struct NodeAffinity {
+    pub added: placement::NodeAffinity,
+}
 
-struct Check<'a>(&'a placement::NodeAffinity);
+struct Check<'a> {
+    own: &'a placement::NodeAffinity,
+    added: &'a placement::NodeAffinity,
+}
+
+impl NodeAffinity {
+    fn check<'a>(&'a self, pod: &'a Pod) -> Check<'a> {
+        Check { own: &pod.view.affinity, added: &self.added }
+    }
+}
 
 impl Plugin for NodeAffinity {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
-        if pod.view.affinity.is_required() { Ok(Some(Box::new(Check(&pod.view.affinity)))) } else { Ok(None) }
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
-        if pod.view.affinity.preferred.is_empty() { None } else { Some(Box::new(Check(&pod.view.affinity))) }
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        if !pod.view.affinity.is_required() && !self.added.is_required() {
+            return Ok(None);
+        }
+        let check = self.check(pod);
+        if check.names().is_some_and(|n| n.is_empty()) {
+            return Err(Refusal::unresolvable(NAME, "pod affinity terms conflict"));
+        }
+        Ok(Some(Box::new(check)))
+    }
+
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+        let any = !pod.view.affinity.preferred.is_empty() || !self.added.preferred.is_empty();
+        any.then(|| Box::new(self.check(pod)) as Box<dyn NodeScore>)
     }
 
     fn weight(&self) -> i64 {
@@ -32,22 +57,32 @@ impl Plugin for NodeAffinity {
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
-        event.node().is_none_or(|n| pod.view.affinity.admits(&n.meta.name, |k| n.meta.label(k)))
+        let admits = |n: &NodeEntry| pod.view.affinity.admits(&n.meta.name, |k| n.meta.label(k));
+        match event {
+            Event::NodeAdded(n) => admits(n),
+            Event::NodeChanged { old, new } => admits(new) && !admits(old),
+            _ => true,
+        }
     }
 }
 
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
-        if node.entry.as_ref().is_some_and(|n| self.0.admits(&n.meta.name, |k| n.meta.label(k))) {
-            return Ok(());
+        let Some(n) = &node.entry else { return Ok(()) };
+        if !self.added.admits(&n.meta.name, |k| n.meta.label(k)) {
+            return Err(Refusal::unresolvable(NAME, "node(s) didn't match scheduler-enforced node affinity"));
         }
-        Err(Refusal::unresolvable(NAME, "node(s) didn't match Pod's node affinity/selector"))
+        if !self.own.admits(&n.meta.name, |k| n.meta.label(k)) {
+            return Err(Refusal::unresolvable(NAME, "node(s) didn't match Pod's node affinity/selector"));
+        }
+        Ok(())
     }
 
+    /// The names that the terms are limited to, if all of them are limited.
     fn names(&self) -> Option<Vec<String>> {
         let mut all = Vec::new();
-        for t in self.0.required.as_ref()? {
-            all.extend_from_slice(t.names()?);
+        for t in self.own.required.as_ref().filter(|terms| !terms.is_empty())? {
+            all.extend(t.names()?);
         }
         all.sort();
         all.dedup();
@@ -58,7 +93,8 @@ impl NodeFilter for Check<'_> {
 impl NodeScore for Check<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
-        self.0.preferred.iter().filter(|(_, t)| t.matches(&n.meta.name, |k| n.meta.label(k))).map(|(w, _)| w).sum()
+        let preferred = self.added.preferred.iter().chain(&self.own.preferred);
+        preferred.filter(|(_, t)| t.matches(&n.meta.name, |k| n.meta.label(k))).map(|(w, _)| w).sum()
     }
 
     fn normalize(&self, scores: &mut [i64]) {

@@ -1,7 +1,7 @@
 //! Restricts a pod with `spec.nodeName` to that node.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};
+use crate::framework::{Event, NodeFilter, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 
 const NAME: &str = "NodeName";
@@ -15,7 +15,11 @@ impl Plugin for NodeName {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+    fn points(&self) -> &'static [Point] {
+        &[Point::Filter]
+    }
+
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
         if pod.view.node_name.is_empty() { Ok(None) } else { Ok(Some(Box::new(Check(&pod.view.node_name)))) }
     }
 

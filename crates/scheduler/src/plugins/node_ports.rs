@@ -1,7 +1,7 @@
 //! Filters nodes whose host ports are in use.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};
+use crate::framework::{Event, NodeFilter, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::{HostPort, Pod};
 
 const NAME: &str = "NodePorts";
@@ -15,7 +15,11 @@ impl Plugin for NodePorts {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter]
+    }
+
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
         if pod.view.host_ports.is_empty() { Ok(None) } else { Ok(Some(Box::new(Check(&pod.view.host_ports)))) }
     }
 

@@ -1,18 +1,43 @@
-//! Filters nodes without enough resources for a pod's requests, and prefers nodes with more free resources (`LeastAllocated`).
+//! Filters nodes without enough resources for a pod's requests, and scores nodes by the share of their resources that is requested.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::resources::Resources;
 use std::borrow::Cow;
 
 const NAME: &str = "NodeResourcesFit";
 
-pub struct NodeResourcesFit;
+/// How a node is scored by the share of its resources that is requested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    LeastAllocated,
+    MostAllocated,
+    /// Scores at utilizations in percent, in increasing order.
+    RequestedToCapacityRatio(Vec<(i64, i64)>),
+}
 
-struct Check<'a> {
-    requests: &'a Resources,
-    nonzero: &'a Resources,
+/// The arguments of the plugin.
+#[derive(Clone, Debug)]
+pub struct NodeResourcesFit {
+    pub strategy: Strategy,
+    /// The resources that are scored, with their weights.
+    pub resources: Vec<(Box<str>, i64)>,
+    /// Extended resources that are not filtered.
+    pub ignored: Vec<Box<str>>,
+    /// Groups (the part before the slash) of extended resources that are not filtered.
+    pub ignored_groups: Vec<Box<str>>,
+}
+
+impl Default for NodeResourcesFit {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::LeastAllocated,
+            resources: vec![("cpu".into(), 1), ("memory".into(), 1)],
+            ignored: Vec::new(),
+            ignored_groups: Vec::new(),
+        }
+    }
 }
 
 /// A resource of which a node has too little for a pod. CPU in millicores, other amounts in units.
@@ -80,17 +105,43 @@ pub fn shortfalls(
     (all.iter().map(Insufficient::reason).collect(), possible)
 }
 
+impl NodeResourcesFit {
+    /// Whether an extended resource is left to an extender.
+    fn is_ignored(&self, name: &str) -> bool {
+        self.ignored.iter().any(|i| **i == *name)
+            || name.split_once('/').is_some_and(|(group, _)| self.ignored_groups.iter().any(|g| **g == *group))
+    }
+
+    /// The requests that nodes have to have room for.
+    fn counted(&self, requests: &Resources) -> Option<Resources> {
+        if !requests.extended.iter().any(|(name, _)| self.is_ignored(name)) {
+            return None;
+        }
+        let mut counted = requests.clone();
+        counted.extended.retain(|(name, _)| !self.is_ignored(name));
+        Some(counted)
+    }
+}
+
 impl Plugin for NodeResourcesFit {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
-        Ok(Some(Box::new(Check { requests: &pod.view.requests, nonzero: &pod.view.nonzero })))
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
-        Some(Box::new(Check { requests: &pod.view.requests, nonzero: &pod.view.nonzero }))
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        let requests = match self.counted(&pod.view.requests) {
+            Some(counted) => Cow::Owned(counted),
+            None => Cow::Borrowed(&pod.view.requests),
+        };
+        Ok(Some(Box::new(Check { requests })))
+    }
+
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+        Some(Box::new(Usage { strategy: &self.strategy, resources: &self.resources, pod }))
     }
 
     fn reads(&self) -> &'static [Read] {
@@ -98,15 +149,40 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
-        let fits = |r: &Resources| shortfalls(&pod.view.requests, &Resources::default(), 0, r).0.is_empty();
-        event.node().is_none_or(|n| fits(&n.view.allocatable))
+        let requests = &pod.view.requests;
+        match event {
+            Event::NodeAdded(node) => fits_empty(requests, &node.view.allocatable),
+            Event::NodeChanged { old, new } => {
+                let (old, new) = (&old.view.allocatable, &new.view.allocatable);
+                let more = |name: &str| requests.get(name) > 0 && new.get(name) > old.get(name);
+                let extended = requests.extended.iter().any(|(name, _)| more(name));
+                let any =
+                    new.pods > old.pods || ["cpu", "memory", "ephemeral-storage"].into_iter().any(more) || extended;
+                any && fits_empty(requests, new)
+            }
+            Event::PodChanged { old, new } => {
+                let (old, new) = (&old.view.requests, &new.view.requests);
+                let less = |name: &str| requests.get(name) > 0 && new.get(name) < old.get(name);
+                ["cpu", "memory", "ephemeral-storage"].into_iter().any(less)
+                    || requests.extended.iter().any(|(name, _)| less(name))
+            }
+            _ => true,
+        }
     }
+}
+
+fn fits_empty(requests: &Resources, allocatable: &Resources) -> bool {
+    insufficiencies(requests, &Resources::default(), 0, allocatable).is_empty()
+}
+
+struct Check<'a> {
+    requests: Cow<'a, Resources>,
 }
 
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         let Some(n) = &node.entry else { return Ok(()) };
-        let (a, u, r) = (&n.view.allocatable, &node.requested, self.requests);
+        let (a, u, r) = (&n.view.allocatable, &node.requested, &*self.requests);
         // The common case, without an allocation.
         let fits = (node.pods.len() as i64) < a.pods
             && (r.cpu == 0 || r.cpu <= a.cpu.saturating_sub(u.cpu))
@@ -121,25 +197,69 @@ impl NodeFilter for Check<'_> {
     }
 }
 
-impl NodeScore for Check<'_> {
-    fn score(&self, node: &Node) -> i64 {
-        let Some(n) = &node.entry else { return 0 };
-        let free = |requested: i64, used: i64, there: i64| {
-            let free = i128::from(there) - i128::from(used) - i128::from(requested);
-            if there == 0 || free < 0 { 0 } else { (free * i128::from(MAX_SCORE) / i128::from(there)) as i64 }
-        };
-        let a = &n.view.allocatable;
-        let (mut sum, mut n) = (0, 0);
-        for (there, s) in [
-            (a.cpu, free(self.nonzero.cpu, node.nonzero.cpu, a.cpu)),
-            (a.memory, free(self.nonzero.memory, node.nonzero.memory, a.memory)),
-        ] {
-            if there > 0 {
-                sum += s;
-                n += 1;
+struct Usage<'a> {
+    strategy: &'a Strategy,
+    resources: &'a [(Box<str>, i64)],
+    pod: &'a Pod,
+}
+
+impl Strategy {
+    /// The score of one resource; none if it does not count.
+    fn score(&self, requested: i64, there: i64) -> Option<i64> {
+        let share = |amount: i64| (i128::from(amount) * i128::from(MAX_SCORE) / i128::from(there)) as i64;
+        match self {
+            Self::LeastAllocated => Some(if requested > there { 0 } else { share(there - requested) }),
+            Self::MostAllocated => Some(share(requested.min(there))),
+            Self::RequestedToCapacityRatio(shape) => {
+                let used = if requested > there { MAX_SCORE } else { share(requested) };
+                Some(interpolate(shape, used)).filter(|score| *score > 0)
             }
         }
-        if n == 0 { 0 } else { sum / n }
+    }
+}
+
+/// The score at a utilization, on lines between the points of a shape.
+fn interpolate(shape: &[(i64, i64)], utilization: i64) -> i64 {
+    let mut before: Option<(i64, i64)> = None;
+    for (x, y) in shape.iter().copied() {
+        if utilization <= x {
+            return match before {
+                None => y,
+                Some((x0, y0)) => y0 + (y - y0) * (utilization - x0) / (x - x0).max(1),
+            };
+        }
+        before = Some((x, y));
+    }
+    before.map_or(0, |(_, y)| y)
+}
+
+impl NodeScore for Usage<'_> {
+    fn score(&self, node: &Node) -> i64 {
+        let Some(n) = &node.entry else { return 0 };
+        let (mut sum, mut weights) = (0, 0);
+        for (name, weight) in self.resources {
+            let there = n.view.allocatable.get(name);
+            let (used, requested) = match &**name {
+                "cpu" | "memory" => (node.nonzero.get(name), self.pod.view.nonzero.get(name)),
+                "ephemeral-storage" => (node.requested.get(name), self.pod.view.requests.get(name)),
+                _ => match self.pod.view.requests.get(name) {
+                    0 => continue,
+                    requested => (node.requested.get(name), requested),
+                },
+            };
+            if there == 0 {
+                continue;
+            }
+            if let Some(score) = self.strategy.score(used.saturating_add(requested), there) {
+                sum += score * weight;
+                weights += weight;
+            }
+        }
+        match (weights, self.strategy) {
+            (0, _) => 0,
+            (_, Strategy::RequestedToCapacityRatio(_)) => (sum as f64 / weights as f64).round() as i64,
+            _ => sum / weights,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Filters cordoned nodes.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};
+use crate::framework::{Event, NodeFilter, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use placement::{Taint, is_tolerated};
 
@@ -26,7 +26,11 @@ impl Plugin for NodeUnschedulable {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+    fn points(&self) -> &'static [Point] {
+        &[Point::Filter]
+    }
+
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
         if tolerates(pod) { Ok(None) } else { Ok(Some(Box::new(Check))) }
     }
 

@@ -1,65 +1,185 @@
-//! Spreads pods evenly over topology domains. The system's default constraints are left out.
+//! Spreads pods evenly over topology domains.
 
 use crate::cluster::{Cluster, Node, NodeEntry};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
+use crate::counts::Counts;
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
+use crate::topology::{Matcher, Query};
 use meta::LabelSelector;
 use placement::{EXCLUDING, untolerated};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 const NAME: &str = "PodTopologySpread";
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
-pub struct PodTopologySpread;
+/// The constraints of pods without any. Their selector is that of the services and workloads of the pod.
+#[derive(Clone, Debug)]
+pub struct PodTopologySpread {
+    pub defaults: Vec<Constraint>,
+    /// Whether a node without a topology key still takes part in the other default constraints.
+    pub system: bool,
+}
 
-/// A constraint with the number of matching pods in each of its domains.
-struct Counted<'a> {
+impl Default for PodTopologySpread {
+    fn default() -> Self {
+        let defaults = vec![Constraint::system(3, HOSTNAME), Constraint::system(5, "topology.kubernetes.io/zone")];
+        Self { defaults, system: true }
+    }
+}
+
+/// A constraint with the selector of the pods that count.
+#[derive(Clone)]
+struct Selected<'a> {
     constraint: &'a Constraint,
     selector: LabelSelector,
-    domains: HashMap<&'a str, i64>,
-    least: i64,
 }
 
-/// Whether the pods on a node count.
-fn counts(constraint: &Constraint, pod: &Pod, node: &NodeEntry) -> bool {
-    (!constraint.honor_affinity || pod.view.affinity.admits(&node.meta.name, |k| node.meta.label(k)))
-        && (!constraint.honor_taints || untolerated(&node.view.taints, EXCLUDING, &pod.view.tolerations).is_none())
-}
+impl Selected<'_> {
+    /// Whether the pods on a node count.
+    fn includes(&self, pod: &Pod, node: &NodeEntry) -> bool {
+        let c = self.constraint;
+        (!c.honor_affinity || pod.view.affinity.admits(&node.meta.name, |k| node.meta.label(k)))
+            && (!c.honor_taints || untolerated(&node.view.taints, EXCLUDING, &pod.view.tolerations).is_none())
+    }
 
-fn count<'a>(pod: &'a Pod, cluster: &'a Cluster, hard: bool) -> Vec<Counted<'a>> {
-    let mut all: Vec<Counted<'a>> = pod
-        .view
-        .spread
-        .iter()
-        .filter(|c| c.hard == hard)
-        .map(|c| Counted { selector: c.selector_for(&pod.meta), constraint: c, domains: HashMap::new(), least: 0 })
-        .collect();
-    for node in cluster.nodes() {
-        let Some(n) = &node.entry else { continue };
-        // A node without all topology keys belongs to no domain.
-        if !all.iter().all(|c| n.meta.label(&c.constraint.topology_key).is_some()) {
-            continue;
-        }
-        for c in all.iter_mut().filter(|c| counts(c.constraint, pod, n)) {
-            let Some(domain) = n.meta.label(&c.constraint.topology_key) else { continue };
-            let matching = node.pods.iter().filter(|o| {
-                o.meta.namespace == pod.meta.namespace
-                    && !o.meta.is_deleting()
-                    && c.selector.matches(|k| o.meta.label(k))
-            });
-            *c.domains.entry(domain).or_default() += matching.count() as i64;
+    fn matches(&self, pod: &Pod) -> bool {
+        self.selector.matches(|k| pod.meta.label(k))
+    }
+
+    /// Whether only the labels of nodes decide which of them count.
+    fn is_simple(&self, pod: &Pod) -> bool {
+        !self.constraint.honor_taints && (!self.constraint.honor_affinity || !pod.view.affinity.is_required())
+    }
+
+    /// The query for the matching pods by domain, on nodes with all these keys.
+    fn query(&self, pod: &Pod, required: &[Self]) -> Query {
+        Query {
+            matcher: Matcher::Spread { namespace: pod.meta.namespace.clone(), selector: self.selector.clone() },
+            key: self.constraint.topology_key.clone(),
+            required: required.iter().map(|c| c.constraint.topology_key.clone()).collect(),
         }
     }
-    for c in &mut all {
-        let enough = c.domains.len() as i64 >= c.constraint.min_domains;
-        c.least = if enough { c.domains.values().copied().min().unwrap_or(0) } else { 0 };
+
+    /// The number of matching pods on a node. A selector of everything counts none, as upstream.
+    fn count(&self, pod: &Pod, node: &Node) -> i64 {
+        if self.selector.is_everything() {
+            return 0;
+        }
+        let counts = |o: &&Arc<Pod>| o.meta.namespace == pod.meta.namespace && !o.meta.is_deleting() && self.matches(o);
+        node.pods.iter().filter(counts).count() as i64
     }
-    all
 }
 
+fn has_all_keys(constraints: &[Selected<'_>], node: &NodeEntry) -> bool {
+    constraints.iter().all(|c| node.meta.label(&c.constraint.topology_key).is_some())
+}
+
+impl PodTopologySpread {
+    /// The constraints for a pod: hard or soft ones.
+    fn constraints<'a>(&'a self, pod: &'a Pod, cluster: &Cluster, hard: bool) -> Vec<Selected<'a>> {
+        let own = &pod.view.spread;
+        if !own.is_empty() {
+            let own = own.iter().filter(|c| c.hard == hard);
+            return own.map(|c| Selected { selector: c.selector_for(&pod.meta), constraint: c }).collect();
+        }
+        let defaults = self.defaults.iter().filter(|c| c.hard == hard);
+        let mut defaults: Vec<&Constraint> = defaults.collect();
+        if defaults.is_empty() {
+            return Vec::new();
+        }
+        let Some(selector) = cluster.workloads().selector_for(pod) else { return Vec::new() };
+        defaults.drain(..).map(|constraint| Selected { selector: selector.clone(), constraint }).collect()
+    }
+}
+
+/// The two domains with the fewest matching pods, as far as updates tell (upstream `criticalPaths`).
+#[derive(Clone)]
+struct Fewest([(Option<Box<str>>, i64); 2]);
+
+impl Fewest {
+    fn new<'a>(domains: impl Iterator<Item = (&'a Box<str>, &'a i64)>) -> Self {
+        let mut fewest = Self([(None, i64::from(i32::MAX)), (None, i64::from(i32::MAX))]);
+        domains.for_each(|(domain, count)| fewest.update(domain, *count));
+        fewest
+    }
+
+    fn update(&mut self, domain: &str, count: i64) {
+        let [first, second] = &mut self.0;
+        if first.0.as_deref() == Some(domain) {
+            first.1 = count;
+        } else if second.0.as_deref() == Some(domain) {
+            second.1 = count;
+        } else if count < first.1 {
+            *second = std::mem::replace(first, (Some(domain.into()), count));
+        } else if count < second.1 {
+            *second = (Some(domain.into()), count);
+        }
+        if first.1 > second.1 {
+            std::mem::swap(first, second);
+        }
+    }
+}
+
+/// A constraint with the number of matching pods in each of its domains.
+#[derive(Clone)]
+struct Counted<'a> {
+    by: Selected<'a>,
+    domains: Counts,
+    fewest: Fewest,
+}
+
+#[derive(Clone)]
 struct Check<'a> {
     pod: &'a Pod,
+    constraints: Vec<Selected<'a>>,
     counted: Vec<Counted<'a>>,
+}
+
+impl<'a> Check<'a> {
+    fn new(pod: &'a Pod, cluster: &'a Cluster, constraints: Vec<Selected<'a>>) -> Self {
+        let counted = constraints.iter().map(|c| {
+            let domains = match c.is_simple(pod) {
+                true => cluster.count(c.query(pod, &constraints)),
+                false => Arc::new(Self::count(pod, cluster, c, &constraints)),
+            };
+            let mut counts = Counts::default();
+            let fewest = Fewest::new(domains.iter());
+            counts.extend(&c.constraint.topology_key, domains);
+            Counted { by: c.clone(), fewest, domains: counts }
+        });
+        Self { pod, counted: counted.collect(), constraints }
+    }
+
+    /// The matching pods by domain, on the nodes that the policies of a constraint include.
+    fn count(pod: &Pod, cluster: &Cluster, by: &Selected<'_>, constraints: &[Selected<'_>]) -> HashMap<Box<str>, i64> {
+        let mut domains: HashMap<Box<str>, i64> = HashMap::new();
+        for node in cluster.nodes() {
+            let included = |n: &&Arc<NodeEntry>| has_all_keys(constraints, n) && by.includes(pod, n);
+            let Some(n) = node.entry.as_ref().filter(included) else { continue };
+            if let Some(domain) = n.meta.label(&by.constraint.topology_key) {
+                *domains.entry(domain.into()).or_default() += by.count(pod, node);
+            }
+        }
+        domains
+    }
+
+    fn change(&mut self, other: &Pod, node: &Node, delta: i64) {
+        let Some(n) = &node.entry else { return };
+        if other.meta.namespace != self.pod.meta.namespace || !has_all_keys(&self.constraints, n) {
+            return;
+        }
+        for c in &mut self.counted {
+            if !c.by.matches(other) || !c.by.includes(self.pod, n) {
+                continue;
+            }
+            if let Some(domain) = n.meta.label(&c.by.constraint.topology_key) {
+                let count = c.domains.add(&c.by.constraint.topology_key, domain, delta);
+                c.fewest.update(domain, count);
+            }
+        }
+    }
 }
 
 impl Plugin for PodTopologySpread {
@@ -67,18 +187,30 @@ impl Plugin for PodTopologySpread {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
-        if !pod.view.spread.iter().any(|c| c.hard) {
-            return Ok(None);
-        }
-        Ok(Some(Box::new(Check { pod, counted: count(pod, cluster, true) })))
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
-        if pod.view.spread.iter().all(|c| c.hard) {
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
+        let constraints = self.constraints(pod, cluster, true);
+        if constraints.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(Check::new(pod, cluster, constraints))))
+    }
+
+    fn pre_score<'a>(
+        &'a self,
+        pod: &'a Pod,
+        cluster: &'a Cluster,
+        nodes: &[&'a Node],
+    ) -> Option<Box<dyn NodeScore + 'a>> {
+        let constraints = self.constraints(pod, cluster, false);
+        if constraints.is_empty() {
             return None;
         }
-        Some(Box::new(Spread(count(pod, cluster, false))))
+        let needs_all_keys = !pod.view.spread.is_empty() || !self.system;
+        Some(Box::new(Spread::new(pod, cluster, nodes, constraints, needs_all_keys)))
     }
 
     fn weight(&self) -> i64 {
@@ -94,60 +226,147 @@ impl Plugin for PodTopologySpread {
             Read::GonePods,
             Read::PodLabels,
             Read::OwnLabels,
+            Read::OwnTolerations,
         ]
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
         match event {
-            Event::PodPlaced(o) | Event::PodGone(o) | Event::PodChanged { new: o, .. } => {
-                o.meta.namespace == pod.meta.namespace
+            Event::PodPlaced(o) | Event::PodGone(o) => {
+                o.meta.namespace == pod.meta.namespace && selects_any(pod, |k| o.meta.label(k))
+            }
+            Event::PodChanged { old, new } => {
+                new.meta.namespace == pod.meta.namespace
+                    && selects_any(pod, |k| old.meta.label(k)) != selects_any(pod, |k| new.meta.label(k))
             }
             _ => true,
         }
     }
 }
 
+/// Whether a constraint of the pod selects the labels.
+fn selects_any<'a>(pod: &Pod, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+    let own = &pod.view.spread;
+    own.is_empty() || own.iter().any(|c| c.selector_for(&pod.meta).matches(&label))
+}
+
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         for c in &self.counted {
-            let Some(domain) = node.entry.as_ref().and_then(|n| n.meta.label(&c.constraint.topology_key)) else {
+            let key = &c.by.constraint.topology_key;
+            let Some(domain) = node.entry.as_ref().and_then(|n| n.meta.label(key)) else {
                 let why = "node(s) didn't match pod topology spread constraints (missing required label)";
                 return Err(Refusal::unresolvable(NAME, why));
             };
-            let itself = i64::from(c.selector.matches(|k| self.pod.meta.label(k)));
-            let there = c.domains.get(domain).copied().unwrap_or(0);
-            if there + itself - c.least > c.constraint.max_skew {
+            let enough = c.domains.len() as i64 >= c.by.constraint.min_domains;
+            let least = if enough { c.fewest.0[0].1 } else { 0 };
+            let itself = i64::from(c.by.matches(self.pod));
+            let there = c.domains.get(key, domain);
+            if there + itself - least > c.by.constraint.max_skew {
                 return Err(Refusal::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
         }
         Ok(())
     }
+
+    fn fork(&self) -> Option<Box<dyn NodeFilter + '_>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn add_pod(&mut self, pod: &Pod, node: &Node) {
+        self.change(pod, node, 1);
+    }
+
+    fn remove_pod(&mut self, pod: &Pod, node: &Node) {
+        self.change(pod, node, -1);
+    }
 }
 
-struct Spread<'a>(Vec<Counted<'a>>);
+/// A soft constraint with the matching pods in the domains of the feasible nodes, and its weight.
+struct Preferred<'a> {
+    by: Selected<'a>,
+    domains: HashMap<&'a str, i64>,
+    weight: f64,
+}
+
+struct Spread<'a> {
+    pod: &'a Pod,
+    preferred: Vec<Preferred<'a>>,
+    /// Feasible nodes that lack a topology key.
+    ignored: HashSet<&'a str>,
+    /// The feasible nodes, in the order in which they are scored.
+    nodes: Vec<&'a str>,
+}
+
+impl<'a> Spread<'a> {
+    fn new(
+        pod: &'a Pod,
+        cluster: &'a Cluster,
+        nodes: &[&'a Node],
+        constraints: Vec<Selected<'a>>,
+        needs_all_keys: bool,
+    ) -> Self {
+        let mut ignored = HashSet::new();
+        let mut domains: Vec<HashMap<&'a str, i64>> = vec![HashMap::new(); constraints.len()];
+        for node in nodes {
+            let Some(n) = &node.entry else { continue };
+            if needs_all_keys && !has_all_keys(&constraints, n) {
+                ignored.insert(&*node.name);
+                continue;
+            }
+            // Pods of single nodes are counted when these are scored.
+            for (c, domains) in constraints.iter().zip(&mut domains).filter(|(c, _)| !is_hostname(c.constraint)) {
+                domains.entry(n.meta.label(&c.constraint.topology_key).unwrap_or_default()).or_default();
+            }
+        }
+        for (c, domains) in constraints.iter().zip(&mut domains).filter(|(c, _)| !is_hostname(c.constraint)) {
+            let required = if needs_all_keys { &constraints[..] } else { &[] };
+            let counted = match c.is_simple(pod) {
+                true => cluster.count(c.query(pod, required)),
+                false => Arc::new(Check::count(pod, cluster, c, required)),
+            };
+            for (domain, count) in domains {
+                *count = counted.get(*domain).copied().unwrap_or(0);
+            }
+        }
+        let preferred = constraints.into_iter().zip(domains).map(|(by, domains)| {
+            let size = if is_hostname(by.constraint) { nodes.len() - ignored.len() } else { domains.len() };
+            Preferred { by, domains, weight: ((size + 2) as f64).ln() }
+        });
+        let preferred = preferred.collect();
+        Self { pod, preferred, ignored, nodes: nodes.iter().map(|n| &*n.name).collect() }
+    }
+}
+
+fn is_hostname(constraint: &Constraint) -> bool {
+    &*constraint.topology_key == HOSTNAME
+}
 
 impl NodeScore for Spread<'_> {
-    /// The number of matching pods (fewer is better); negative for a node without a key.
+    /// The weighted number of matching pods: fewer is better.
     fn score(&self, node: &Node) -> i64 {
-        let Some(n) = &node.entry else { return -1 };
+        let Some(n) = node.entry.as_ref().filter(|_| !self.ignored.contains(&*node.name)) else { return 0 };
         let mut sum = 0.0;
-        for c in &self.0 {
-            let Some(domain) = n.meta.label(&c.constraint.topology_key) else { return -1 };
-            let there = c.domains.get(domain).copied().unwrap_or(0) as f64;
-            let weight = ((c.domains.len() + 2) as f64).ln();
-            sum += there * weight + (c.constraint.max_skew - 1) as f64;
+        for c in &self.preferred {
+            let Some(domain) = n.meta.label(&c.by.constraint.topology_key) else { continue };
+            let there = match is_hostname(c.by.constraint) {
+                true => c.by.count(self.pod, node),
+                false => c.domains.get(domain).copied().unwrap_or(0),
+            };
+            sum += there as f64 * c.weight + (c.by.constraint.max_skew - 1) as f64;
         }
         sum.round() as i64
     }
 
     fn normalize(&self, scores: &mut [i64]) {
-        let known = || scores.iter().copied().filter(|s| *s >= 0);
-        let (min, max) = (known().min().unwrap_or(0), known().max().unwrap_or(0));
-        for s in scores {
-            *s = match (*s, max) {
-                (s, _) if s < 0 => 0,
-                (_, 0) => MAX_SCORE,
-                (s, max) => MAX_SCORE * (max + min - s) / max,
+        let counts = |i: usize| self.nodes.get(i).is_some_and(|n| !self.ignored.contains(n));
+        let counted = || scores.iter().enumerate().filter(|(i, _)| counts(*i)).map(|(_, s)| *s);
+        let (min, max) = (counted().min().unwrap_or(i64::MAX), counted().max().unwrap_or(0));
+        for (i, score) in scores.iter_mut().enumerate() {
+            *score = match max {
+                _ if !counts(i) => 0,
+                0 => MAX_SCORE,
+                max => MAX_SCORE * (max + min - *score) / max,
             };
         }
     }

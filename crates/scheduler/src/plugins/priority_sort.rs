@@ -1,6 +1,6 @@
 //! Orders waiting pods by priority.
 
-use crate::framework::Plugin;
+use crate::framework::{Plugin, Point};
 use crate::pod::Pod;
 
 pub struct PrioritySort;
@@ -8,6 +8,10 @@ pub struct PrioritySort;
 impl Plugin for PrioritySort {
     fn name(&self) -> &'static str {
         "PrioritySort"
+    }
+
+    fn points(&self) -> &'static [Point] {
+        &[Point::QueueSort]
     }
 
     fn queue_rank(&self, pod: &Pod) -> Option<i64> {

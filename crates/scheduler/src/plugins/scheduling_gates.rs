@@ -1,6 +1,6 @@
 //! Pods with scheduling gates wait until the gates are removed.
 
-use crate::framework::{Plugin, Refusal};
+use crate::framework::{Plugin, Point, Refusal};
 use crate::pod::Pod;
 
 const NAME: &str = "SchedulingGates";
@@ -10,6 +10,10 @@ pub struct SchedulingGates;
 impl Plugin for SchedulingGates {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreEnqueue]
     }
 
     fn pre_enqueue(&self, pod: &Pod) -> Result<(), Refusal> {

@@ -1,7 +1,7 @@
 //! Filters nodes with untolerated taints, and prefers nodes without untolerated `PreferNoSchedule` taints.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal, normalize};
+use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
 use placement::{EXCLUDING, Toleration, is_tolerated, untolerated};
 
@@ -16,11 +16,15 @@ impl Plugin for TaintToleration {
         NAME
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+    fn points(&self) -> &'static [Point] {
+        &[Point::Filter, Point::PreScore, Point::Score]
+    }
+
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
         Ok(Some(Box::new(Check(&pod.view.tolerations))))
     }
 
-    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
         Some(Box::new(Check(&pod.view.tolerations)))
     }
 

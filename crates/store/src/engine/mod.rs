@@ -5,7 +5,6 @@
 //! memory. A shared one ([`SharedWriter`]: etcd) decides itself, since other servers write too, and feeds all changes back to the store.
 //! Engines see sealed values only and never interpret them.
 
-#[cfg(feature = "etcd")]
 pub mod etcd;
 pub(crate) mod ledger;
 pub mod lmdb;
@@ -157,7 +156,7 @@ pub enum EngineError {
     #[error("the database")]
     Lmdb(#[from] heed::Error),
     /// etcd failed.
-    #[error("the backend: {0}")]
+    #[error("{0}")]
     Backend(String),
     /// An earlier write failed with an unknown result, so that no further one is accepted.
     #[error("writing failed before: {0}")]
@@ -242,6 +241,9 @@ pub enum WriteError {
     /// Nothing was written; deletions may still be.
     #[error("no space left on the device")]
     NoSpace,
+    /// Nothing was written, for a reason that may pass.
+    #[error("{0}")]
+    Refused(String),
     /// It may have happened or not.
     #[error("the backend did not answer: {0}")]
     Unanswered(String),
@@ -299,7 +301,6 @@ pub enum Outcome {
         /// The revision of the transaction.
         revision: Option<u64>,
     },
-    /// The operation `op` found another state than expected, or none.
     /// The condition of an operation is not met.
     Conflict {
         /// The index of the operation.
@@ -324,8 +325,14 @@ pub trait SharedWriter: Send + Sync {
     /// Executes a transaction.
     async fn transact(&self, ops: Vec<SharedOp>) -> Result<Outcome, WriteError>;
 
+    /// A revision at or above those of all transactions that were answered before the call, by any server.
+    async fn newest(&self) -> Result<u64, EngineError>;
+
+    /// Creates a revision that concerns our keys but no object, so that the feed reaches all earlier ones.
+    async fn mark(&self) -> Result<(), EngineError>;
+
     /// Sends every revision above `after` that concerns our keys, in order, until the receiver is gone. Reconnects by itself;
-    /// an error means that revisions were lost.
+    /// an error means that revisions were lost ([`EngineError::Expired`]: they are compacted).
     async fn feed(&self, after: u64, sink: tokio::sync::mpsc::Sender<Fed>) -> Result<(), EngineError>;
 
     /// Forgets the history up to a revision.

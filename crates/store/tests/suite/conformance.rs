@@ -12,25 +12,22 @@ use tokio::time::timeout;
 enum Bench {
     Memory(Arc<Memory>),
     Lmdb(tempfile::TempDir),
-    #[cfg(feature = "etcd")]
     Etcd(crate::etcd::Server),
 }
 
 impl Bench {
     fn all() -> Vec<Bench> {
-        vec![
-            Bench::Memory(Memory::new()),
-            Bench::Lmdb(tempfile::tempdir().unwrap()),
-            #[cfg(feature = "etcd")]
-            Bench::Etcd(crate::etcd::Server::start()),
-        ]
+        let mut all = vec![Bench::Memory(Memory::new()), Bench::Lmdb(tempfile::tempdir().unwrap())];
+        if crate::etcd::is_installed() {
+            all.push(Bench::Etcd(crate::etcd::Server::start()));
+        }
+        all
     }
 
     async fn open(&self, options: Options) -> Store {
         match self {
             Bench::Memory(memory) => Store::open(memory.clone(), options).await.unwrap(),
             Bench::Lmdb(directory) => lmdb(directory.path(), options).await,
-            #[cfg(feature = "etcd")]
             Bench::Etcd(server) => server.open(options).await,
         }
     }

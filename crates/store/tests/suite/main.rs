@@ -4,7 +4,6 @@
 mod conformance;
 mod crash;
 mod disk;
-#[cfg(feature = "etcd")]
 mod etcd;
 mod model;
 mod past;

@@ -230,12 +230,12 @@ async fn a_backup_is_one_state_while_others_write() {
     for copy in 0..4 {
         store.wait_for(store.revision() + 50).await.unwrap();
         let path = directory.path().join(format!("copy-{copy}"));
-        let (before, backup) = (store.revision(), store.backup(&path).await.unwrap());
+        let (before, backup) = (store.revision(), store.backup(&path, 0).await.unwrap());
         assert!(backup.revision >= before && backup.damaged.is_empty());
         copies.push((path, backup));
     }
     let (path, _) = &copies[0];
-    let again = store.backup(path).await.map(drop);
+    let again = store.backup(path, 0).await.map(drop);
     assert!(matches!(again, Err(Error::Engine(EngineError::File { .. }))), "{again:?}");
     store.close().await;
     writer.await.unwrap();

@@ -112,7 +112,7 @@ impl CreateStrategy for Custom {
     }
 
     /// Evaluates the validation rules of the schema.
-    fn examine(&self, request: &Request, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    fn examine(&self, env: Env<'_>, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         let Some(r) = &self.rules else { return };
         if rules::blocks(errors) {
             let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
@@ -121,7 +121,7 @@ impl CreateStrategy for Custom {
         }
         let (new, old) = (Value::Object(o.0.clone()), old.map(|o| Value::Object(o.0.clone())));
         for tolerated in r.evaluate(&new, old.as_ref(), errors) {
-            request.warn(tolerated.to_string());
+            env.warn(tolerated.to_string());
         }
     }
 

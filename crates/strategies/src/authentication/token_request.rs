@@ -45,7 +45,7 @@ impl Function for TokenRequest {
             return Err(Status::invalid(&gk, "", &[e]));
         }
         if let Some(max) = settings.max_seconds.filter(|m| *m < seconds) {
-            request.warn(format!("requested expiration of {seconds} seconds shortened to {max} seconds"));
+            env.warn(format!("requested expiration of {seconds} seconds shortened to {max} seconds"));
             seconds = max;
         }
         let bound = self.bound(env, request, &account, &o)?;

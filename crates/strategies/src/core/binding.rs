@@ -59,7 +59,6 @@ impl Function for Binding {
             subresource: "binding".into(),
             namespace: request.namespace.clone(),
             name: binding.name().to_owned(),
-            warnings: Default::default(),
         };
         let now = meta::time::format(env.clock().now());
         let change = |live: Option<&Object>, _: &_| {

@@ -25,7 +25,7 @@ fn component_statuses(env: Env<'_>) -> Vec<Object> {
         .unwrap_or_default()
     };
     let [scheduler, controllers] = ["scheduler", "controller-manager"].map(|name| status_of(name, runs(name)));
-    vec![scheduler, controllers, status_of("etcd-0", env.registry.store.is_alive())]
+    vec![scheduler, controllers, status_of("etcd-0", env.registry.store.is_healthy())]
 }
 
 #[async_trait]

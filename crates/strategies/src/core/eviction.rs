@@ -83,7 +83,6 @@ fn subresource(request: &Request, name: &str) -> Request {
         subresource: name.into(),
         namespace: request.namespace.clone(),
         name: request.name.clone(),
-        warnings: Default::default(),
     }
 }
 
@@ -184,7 +183,6 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         subresource: "status".into(),
         namespace: pod.namespace().to_owned(),
         name: budget.name().to_owned(),
-        warnings: Default::default(),
     };
     env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| None)
 }

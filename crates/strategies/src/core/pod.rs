@@ -43,7 +43,7 @@ impl CreateStrategy for Pod {
         }
     }
 
-    fn prepare_for_create(&self, _env: Env<'_>, request: &Request, o: &mut Object) {
+    fn prepare_for_create(&self, env: Env<'_>, _request: &Request, o: &mut Object) {
         let qos = qos_class(o);
         o.set(&["status"], json!({"phase": "Pending", "qosClass": qos}));
         if o.at(&["spec", "schedulingGates"]).and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
@@ -52,7 +52,7 @@ impl CreateStrategy for Pod {
             o.set(&["status", "conditions"], c);
         }
         pod_update::merge_label_keys(o);
-        pod_apparmor::sync_annotations(o, request);
+        pod_apparmor::sync_annotations(o, env);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {

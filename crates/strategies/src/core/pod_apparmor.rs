@@ -5,13 +5,13 @@ use crate::pod_template::{apparmor, apparmor_profile};
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldPath, Object, Value};
-use registry::Request;
+use registry::Env;
 use serde_json::json;
 
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-pub fn sync_annotations(o: &mut Object, request: &Request) {
+pub fn sync_annotations(o: &mut Object, env: Env<'_>) {
     if o.str_at(&["spec", "os", "name"]) == Some("windows") {
         return;
     }
@@ -35,7 +35,7 @@ pub fn sync_annotations(o: &mut Object, request: &Request) {
                     let differs = profile.is_some() && profile != of_pod;
                     if differs || profile.is_none() {
                         let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
-                        request.warn(format!("metadata.annotations[{key}]: {why}"));
+                        env.warn(format!("metadata.annotations[{key}]: {why}"));
                     }
                     if let Some(profile) = profile.filter(|_| differs) {
                         if !c["securityContext"].is_object() {

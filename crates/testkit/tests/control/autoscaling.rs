@@ -2,13 +2,12 @@
 
 use super::harness::Plane;
 use client::{DeleteOptions, Patch, WriteOptions};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use meta::{Clock, Object, Value};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use testkit::{Cluster, VirtualClock};
 use tokio::time::Instant;
 
 /// Milli-cores that the pods of `app=web` use in total.
@@ -515,23 +514,13 @@ async fn two_autoscalers_of_the_same_pods_do_nothing() {
     p.scaled_to(10).await;
 }
 
-/// A clock that can be set.
-struct Jumping(Arc<VirtualClock>, AtomicI64);
-
-impl Clock for Jumping {
-    fn now(&self) -> Timestamp {
-        self.0.now() + SignedDuration::from_secs(self.1.load(Ordering::Relaxed))
-    }
-}
-
 /// Windows are those of the time that passes.
 ///
 /// Clauses: C03.stabilization
 #[tokio::test(start_paused = true)]
 async fn jumps_of_the_clock_end_no_window() {
-    let cluster = Cluster::start(7).await;
-    let clock = Arc::new(Jumping(cluster.clock.clone(), AtomicI64::new(0)));
-    let p = Plane::with_clock(cluster, Some(clock.clone())).await;
+    let p = Plane::start().await;
+    let clock = &p.component("horizontal-pod-autoscaler").unwrap().clock;
     let load = load(2000);
     p.measure(&load);
     p.web(8).await;
@@ -540,8 +529,8 @@ async fn jumps_of_the_clock_end_no_window() {
     p.condition("ScalingActive", "True", "ValidMetricFound").await;
     load.store(250, Ordering::Relaxed);
     let begun = Instant::now();
-    for jump in [36_000, -36_000, 360_000] {
-        clock.1.store(jump, Ordering::Relaxed);
+    for jump in [36_000, -72_000, 396_000] {
+        clock.jump(SignedDuration::from_secs(jump));
         pass(60).await;
         assert_eq!(p.replicas().await, 8, "{jump}");
     }

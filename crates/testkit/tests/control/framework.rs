@@ -4,8 +4,8 @@ use crate::harness::Plane;
 use client::Informers;
 use futures::future::BoxFuture;
 use scheduler::Cluster;
-use scheduler::decision::Decision;
-use scheduler::framework::{Nomination, Permit, Plugin, PreFilter, Refusal};
+use scheduler::cluster::Node;
+use scheduler::framework::{NodeScore, Nomination, Permit, Plugin, PostFilter, PostFilterContext, PreFilter, Refusal};
 use scheduler::pod::Pod;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ impl Plugin for Probe {
         Ok(())
     }
 
-    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
         self.call("PreFilter", pod);
         if pod.meta.label("refuse") == Some("all") {
             return Err(Refusal::unresolvable(NAME, "no node is good enough"));
@@ -59,20 +59,24 @@ impl Plugin for Probe {
         Ok(None)
     }
 
-    fn post_filter(&self, pod: &Pod, cluster: &Cluster, _: &Decision) -> Option<Nomination> {
+    fn post_filter(&self, context: &PostFilterContext<'_>) -> PostFilter {
+        let pod = context.pod;
         self.call("PostFilter", pod);
-        let victim = pod.meta.label("instead-of")?;
-        let node = cluster.nodes().iter().find(|n| n.pods.iter().any(|p| *p.meta.name == *victim))?;
+        let Some(victim) = pod.meta.label("instead-of") else { return PostFilter::Pass };
+        let mut nodes = context.cluster.nodes().iter();
+        let Some(node) = nodes.find(|n| n.pods.iter().any(|p| *p.meta.name == *victim)) else {
+            return PostFilter::Pass;
+        };
         let victims = node.pods.iter().filter(|p| *p.meta.name == *victim).cloned().collect();
-        Some(Nomination { node: node.name.clone(), victims })
+        PostFilter::Nominated(Nomination { node: node.name.clone(), victims })
     }
 
-    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn scheduler::framework::NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
         self.call("PreScore", pod);
         None
     }
 
-    fn reserve(&self, pod: &Pod, _: &str) -> Result<(), Refusal> {
+    fn reserve(&self, pod: &Pod, _: &str, _: &Cluster) -> Result<(), Refusal> {
         self.call("Reserve", pod);
         Ok(())
     }
@@ -124,10 +128,10 @@ async fn probing(bindings: usize) -> (Plane, Probe, supervisor::Trigger) {
     let (client, cluster) = (p.client.clone(), &p.cluster);
     let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
     let mut options = scheduler::Options::new(client.clone(), informers, cluster.clock.clone(), cluster.rng.clone());
-    options.name = "probing".into();
+    options.configuration.profiles = vec![scheduler::configuration::Profile::new("probing")];
     options.bindings = bindings;
     let probe = Probe { client, calls: Arc::default() };
-    options.plugins.insert(0, Box::new(probe.clone()));
+    options.plugins.push(Arc::new(probe.clone()));
     tokio::spawn(scheduler::run(options, shutdown));
     (p, probe, trigger)
 }

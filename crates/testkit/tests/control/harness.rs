@@ -1,38 +1,38 @@
-//! A control plane in virtual time: the real API server, all controllers and the scheduler, and simulated nodes.
+//! The simulated control plane for stories of tests: short names of resources, and waits that panic.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use client::transport::Body;
-use client::{ApiResource, Client, DeleteOptions, Informers, Scope, Trigger, WriteOptions};
-use client::{Transport, Upgrade};
+use client::{ApiResource, Transport, Upgrade, WriteOptions};
 use controllers::certificates::Authority;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use meta::{Object, Value};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::json;
-use std::collections::BTreeSet;
+use simulation::{ControlPlane, NodeSpec, Options};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use supervisor::Supervisor;
 use testkit::Cluster;
-use tokio::runtime::Handle;
 
 pub struct Plane {
-    pub cluster: Cluster,
-    pub client: Client,
+    plane: ControlPlane,
     /// The certificate authority, PEM.
     pub ca: String,
-    /// Nodes that have fallen silent.
-    dead: Arc<Mutex<BTreeSet<String>>>,
-    /// Images whose containers never become ready.
-    broken: Arc<Mutex<BTreeSet<String>>>,
     /// Answers the controllers' requests for metrics.
     pub metrics: Arc<Mutex<MetricsServer>>,
     /// How many of the next updates of scales conflict with another one.
     pub conflicts: Arc<AtomicUsize>,
-    _trigger: Trigger,
+}
+
+impl Deref for Plane {
+    type Target = ControlPlane;
+
+    fn deref(&self) -> &ControlPlane {
+        &self.plane
+    }
 }
 
 /// Answers a request for a path, by its path and query: a code and a body.
@@ -76,10 +76,6 @@ impl Transport for WithMetrics {
     }
 }
 
-fn admin() -> auth::User {
-    auth::User::new("system:admin", &[auth::user::GROUP_MASTERS])
-}
-
 /// A certificate authority: its certificate, and what signs with it.
 fn authority() -> (String, Authority) {
     let key = KeyPair::generate().unwrap();
@@ -97,52 +93,16 @@ impl Plane {
     }
 
     pub async fn over(cluster: Cluster) -> Self {
-        Self::with_clock(cluster, None).await
-    }
-
-    /// The same, with another clock for the controllers.
-    pub async fn with_clock(cluster: Cluster, clock: Option<Arc<dyn meta::Clock>>) -> Self {
-        for ns in ["kube-node-lease"] {
-            cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
-        }
-        let clock = clock.unwrap_or_else(|| cluster.clock.clone());
-        let client = cluster.client(admin());
         let metrics: Arc<Mutex<MetricsServer>> = Arc::default();
         let conflicts: Arc<AtomicUsize> = Arc::default();
-        let measured = client.clone().over(|t| Arc::new(WithMetrics(t, metrics.clone(), conflicts.clone())));
-        let (trigger, shutdown) = client::shutdown();
         let (ca, authority) = authority();
-        let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
-        let options = controllers::Options {
-            informers: informers.clone(),
-            clock,
-            rng: cluster.rng.clone(),
-            root_ca: "PEM".into(),
+        let (answers, fails) = (metrics.clone(), conflicts.clone());
+        let options = Options {
+            layer: Some(Arc::new(move |t| Arc::new(WithMetrics(t, answers.clone(), fails.clone())))),
             authority: Some(Arc::new(authority)),
-            issue: Arc::new({
-                let accounts = cluster.accounts.clone();
-                move |account, secret| accounts.issue_legacy(account, secret)
-            }),
-            terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
-            server: client.clone(),
-            service_ranges: vec!["10.96.0.0/16".into()],
+            ..Options::default()
         };
-        let component = Supervisor::default().component("controller-manager", &shutdown, &Handle::current());
-        controllers::start(&options, &component, &|name| measured.clone().with_user_agent(name));
-        let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
-        tokio::spawn(scheduler::run(s, shutdown));
-        let p = Self {
-            cluster,
-            client,
-            ca,
-            dead: Arc::default(),
-            broken: Arc::default(),
-            metrics,
-            conflicts,
-            _trigger: trigger,
-        };
-        p.kubelet(&informers);
-        p
+        Self { plane: ControlPlane::start(cluster, options).await, ca, metrics, conflicts }
     }
 
     pub fn api(&self, resource: &str) -> client::Api<Object> {
@@ -201,99 +161,19 @@ impl Plane {
     }
 
     pub async fn node(&self, name: &str, cpu: &str) {
-        let amounts = json!({"cpu": cpu, "memory": "8Gi", "pods": "110"});
-        self.create("nodes", json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
-            "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
-        }))
-        .await;
-        let leases = self.client.dynamic(self.api("leases").resource()).namespace("kube-node-lease");
-        let (name, dead, clock) = (name.to_owned(), self.dead.clone(), self.cluster.clock.clone());
-        let nodes = self.api("nodes");
-        tokio::spawn(async move {
-            use meta::Clock;
-            loop {
-                if !dead.lock().unwrap().contains(&name) {
-                    let now = clock.now();
-                    let spec = json!({"holderIdentity": name, "renewTime": meta::time::format_micro(now)});
-                    let renew = client::Patch::Merge(json!({"spec": spec}));
-                    if leases.patch(&name, &WriteOptions::default(), &renew).await.is_err() {
-                        let lease = Object::from_value(json!({
-                            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                            "metadata": {"name": name, "namespace": "kube-node-lease"}, "spec": spec,
-                        }));
-                        leases.create(&WriteOptions::default(), &lease.unwrap()).await.unwrap();
-                    }
-                    let o = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
-                        "lastHeartbeatTime": meta::time::format(now)}]});
-                    let p = client::Patch::Strategic(json!({"status": o}));
-                    let _ = nodes.patch_status(&name, &WriteOptions::default(), &p).await;
-                }
-                tokio::time::sleep(Duration::from_secs(10)).await;
-            }
-        });
+        self.add_node(&NodeSpec::new(name, cpu)).await.unwrap();
     }
 
     pub fn kill_node(&self, name: &str) {
-        self.dead.lock().unwrap().insert(name.into());
+        assert!(self.nodes.fail(name));
     }
 
-    /// The node's agent is back: it ends what should have ended meanwhile.
     pub async fn revive_node(&self, name: &str) {
-        self.dead.lock().unwrap().remove(name);
-        for o in self.list("pods").await {
-            if o.str_at(&["spec", "nodeName"]) == Some(name) && o.is_deleting() {
-                let _ = self.api("pods").delete(o.name(), &DeleteOptions::uid(o.uid()).with_grace(0)).await;
-            }
-        }
+        assert!(self.nodes.heal(name));
     }
 
     pub fn break_image(&self, image: &str) {
-        self.broken.lock().unwrap().insert(image.into());
-    }
-
-    /// Runs pods that have a node and lets go of those that are deleted, after a second.
-    fn kubelet(&self, informers: &Informers) {
-        let pods = informers.informer::<Value>(self.api("pods").resource(), &Scope::default());
-        let (client, dead, broken) = (self.client.clone(), self.dead.clone(), self.broken.clone());
-        let counter = Arc::new(Mutex::new(0u32));
-        let resource = self.api("pods").resource().clone();
-        let clock = self.cluster.clock.clone();
-        pods.on_change(move |c| {
-            let Some(p) = c.new.clone() else { return };
-            let node = p.view["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
-            if node.is_empty() || dead.lock().unwrap().contains(&node) {
-                return;
-            }
-            let api = client.dynamic(&resource).namespace(&p.meta.namespace);
-            let (name, uid) = (p.meta.name.clone(), p.meta.uid.clone());
-            if p.meta.is_deleting() {
-                tokio::spawn(async move {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    let _ = api.delete(&name, &DeleteOptions::uid(&uid).with_grace(0)).await;
-                });
-            } else if p.view["status"]["phase"] == "Pending" {
-                let ip = {
-                    let mut n = counter.lock().unwrap();
-                    *n += 1;
-                    format!("10.0.{}.{}", *n / 250, *n % 250 + 1)
-                };
-                let bad = broken.lock().unwrap().contains(p.view["spec"]["containers"][0]["image"].as_str().unwrap());
-                let clock = clock.clone();
-                tokio::spawn(async move {
-                    use meta::Clock;
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    let status = if bad { "False" } else { "True" };
-                    let p = client::Patch::Strategic(json!({"metadata": {"uid": &*uid}, "status": {
-                        "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-                        "startTime": meta::time::format(clock.now()),
-                        "conditions": [{"type": "Ready", "status": status,
-                            "lastTransitionTime": meta::time::format(clock.now())}],
-                    }}));
-                    let _ = api.patch_status(&name, &WriteOptions::default(), &p).await;
-                });
-            }
-        });
+        self.nodes.break_image(image);
     }
 
     /// Waits, in virtual time, until `f` has something to give.

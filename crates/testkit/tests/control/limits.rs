@@ -31,8 +31,7 @@ async fn unschedulable_pods_are_created_slowly() {
         begun.elapsed(),
         start.elapsed()
     );
-    // Nor when they say themselves which node it is to be, and it does not run them.
-    p.kill_node("ghost");
+    // Nor when they say themselves which node it is to be, and it does not run them: it has no agent.
     let mut bound = ready(1_000_000);
     bound["spec"]["template"]["spec"]["nodeName"] = "ghost".into();
     bound["metadata"]["namespace"] = "ghosts".into();

@@ -10,6 +10,7 @@ mod budgets;
 mod certificates;
 mod custom;
 mod daemons;
+mod devices;
 mod extremes;
 mod framework;
 mod harness;
@@ -17,15 +18,18 @@ mod limits;
 mod nodes;
 mod owners;
 mod policies;
+mod preemption;
 mod protection;
 mod repeat;
 mod roles;
 mod rollouts;
+mod scheduling;
 mod services;
 mod stateful;
 mod tokens;
 mod unreadable;
 mod upkeep;
+mod volumes;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;
@@ -252,7 +256,8 @@ async fn an_unschedulable_pod_waits_with_a_condition() {
         }),
     )
     .await;
-    let text = "0/1 nodes are available: 1 Insufficient cpu.";
+    let text = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+                preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     p.until("the condition", async || {
         let o = p.api("pods").get("big").await.unwrap();
         let c = o.at(&["status", "conditions"])?.as_array()?.iter().find(|c| c["type"] == "PodScheduled")?.clone();

@@ -54,6 +54,7 @@ impl Plane {
 #[tokio::test(start_paused = true)]
 async fn pods_have_names_and_claims_of_their_own() {
     let p = Plane::start().await;
+    p.bind_claims();
     p.node("n1", "8").await;
     let claim = json!({"metadata": {"name": "www"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});
@@ -95,6 +96,7 @@ async fn pods_have_names_and_claims_of_their_own() {
 #[tokio::test(start_paused = true)]
 async fn claims_go_with_pods_and_set_if_the_policy_says_so() {
     let p = Plane::start().await;
+    p.bind_claims();
     p.node("n1", "8").await;
     let claim = json!({"metadata": {"name": "www"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});

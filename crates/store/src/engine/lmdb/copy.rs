@@ -2,7 +2,7 @@
 //!
 //! Invariant: the directory appears complete or not at all. It holds the newest state only; its history starts at its revision.
 
-use super::environment::sync_directory;
+use super::environment::{Environment, sync_directory};
 use super::{Lmdb, LmdbOptions, put_state};
 use crate::engine::{EngineError, SoleWriter, Transaction, Upkeep, Write, WriteError};
 use crate::options::Retention;
@@ -23,6 +23,14 @@ const UPKEEP: Upkeep = Upkeep {
 };
 
 impl Lmdb {
+    /// Copies the newest state of a data directory into a new one. Another process may use the first one, and write it.
+    ///
+    /// # Errors
+    /// There is no data, or the new directory exists.
+    pub fn copy(from: &Path, to: &Path) -> Result<(), EngineError> {
+        Environment::copy(from, to)
+    }
+
     /// Makes the directory, which must not exist, of sealed objects in the order of their revisions, as of a revision that is
     /// not below theirs. What [`Lmdb::open`] then reads are the same keys, values and revisions.
     pub fn create(

@@ -105,6 +105,24 @@ impl Environment {
         }
     }
 
+    /// Copies the newest state of an environment, which another process may have open and write, into a new directory.
+    pub fn copy(from: &Path, to: &Path) -> Result<(), EngineError> {
+        let failed = |source| EngineError::File { path: from.to_path_buf(), source };
+        let size = std::fs::metadata(from.join("data.mdb")).map_err(failed)?.len();
+        let mut builder = std::fs::DirBuilder::new();
+        let made = std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700).create(to);
+        made.map_err(|source| EngineError::File { path: to.to_path_buf(), source })?;
+        // Another process may make it larger meanwhile; this one reads a state from before, which is in this part.
+        let mut builder = EnvOpenOptions::new().read_txn_without_tls();
+        builder.map_size(size.saturating_mul(2).max(1 << 20).next_multiple_of(1 << 20) as usize).max_readers(READERS);
+        // SAFETY: LMDB's own lock file, which both processes use, keeps the pages of a reader; the file is never truncated while it is
+        // open (`rewrite` replaces it), and only its owner has access to the directory (0700).
+        let env = unsafe { builder.flags(EnvFlags::READ_ONLY).open(from)? };
+        let copied = env.copy_to_path(to.join("data.mdb"), CompactionOption::Enabled);
+        env.prepare_for_closing().wait();
+        copied?.sync_all().map_err(|source| EngineError::File { path: to.to_path_buf(), source })
+    }
+
     /// Replaces the data file by a copy without its free pages. Requires that it is not in use; tables have to be opened again. Changes nothing
     /// if the copy fails, for lack of space for example.
     pub fn rewrite(&self, options: &LmdbOptions) -> Result<(), EngineError> {

@@ -1,47 +1,84 @@
-//! The schema of a configuration, checked as Go's strict decoder does (`k8s.io/apimachinery/pkg/runtime/serializer`):
+//! The schema of a configuration file, checked as Go's strict decoder does (`k8s.io/apimachinery/pkg/runtime/serializer`):
 //! known version, matching types, no unknown fields.
 
+use crate::types::{Field, Schema, SchemaRef, Type};
 use meta::Value;
-use schema::{Field, Schema, SchemaRef, Type};
 use std::fmt::Display;
 use std::sync::Arc;
 
 /// Schemas of field values.
 #[derive(Clone, Copy)]
-pub(crate) enum Form {
+pub enum Form {
+    /// A scalar, or any value.
     Plain(Type),
+    /// A list.
     List(&'static Form),
+    /// An object.
     Object(Fields),
 }
 
-pub(crate) const TEXT: Form = Form::Plain(Type::String);
-pub(crate) const TEXTS: Form = Form::List(&TEXT);
-pub(crate) const NUMBER: Form = Form::Plain(Type::Int32);
-pub(crate) const LONG: Form = Form::Plain(Type::Int64);
-pub(crate) const ANY: Form = Form::Plain(Type::Any);
+/// A string.
+pub const TEXT: Form = Form::Plain(Type::String);
+/// A list of strings.
+pub const TEXTS: Form = Form::List(&TEXT);
+/// A 32-bit integer.
+pub const NUMBER: Form = Form::Plain(Type::Int32);
+/// A 64-bit integer.
+pub const LONG: Form = Form::Plain(Type::Int64);
+/// A boolean.
+pub const BOOLEAN: Form = Form::Plain(Type::Boolean);
+/// Any value.
+pub const ANY: Form = Form::Plain(Type::Any);
 
 /// The name of the Go struct, and its fields.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields(pub &'static str, pub &'static [(&'static str, Form)]);
+pub struct Fields(pub &'static str, pub &'static [(&'static str, Form)]);
 
 /// A kind of configuration and its accepted versions, which share one schema.
-pub(crate) struct Kind {
+pub struct Kind {
     /// Each version, with the name of the Go type.
     pub versions: &'static [(&'static str, &'static str)],
+    /// The fields.
     pub fields: Fields,
+}
+
+/// Why a document is not of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FormError {
+    /// Another kind or version, or a value of the wrong type.
+    Malformed(String),
+    /// Fields that the kind does not have: only a strict decoder refuses them.
+    Unknown(Vec<String>),
+}
+
+impl std::fmt::Display for FormError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Malformed(why) => f.write_str(why),
+            Self::Unknown(paths) => {
+                let unknown: Vec<String> = paths.iter().map(|p| format!("unknown field {p:?}")).collect();
+                write!(f, "strict decoding error: {}", unknown.join(", "))
+            }
+        }
+    }
 }
 
 impl Kind {
     /// Decodes a document and drops nulls. Errors have Go's messages.
     pub fn read(&self, document: &Value) -> Result<Value, String> {
-        self.registered(document)?;
+        self.decode(document).map_err(|e| e.to_string())
+    }
+
+    /// Decodes a document and drops nulls.
+    pub fn decode(&self, document: &Value) -> Result<Value, FormError> {
+        self.registered(document).map_err(FormError::Malformed)?;
         let mut read = document.clone();
         let mut schema = self.fields.schema();
         schema.fields.extend(["apiVersion", "kind"].map(|k| Field::new(k, TEXT.reference())));
         schema.fields.sort_by(|a, b| a.name.cmp(&b.name));
-        let found = schema::typed(&mut read, &schema).map_err(|e| e.to_string())?;
-        let unknown: Vec<String> = found.unknown.iter().map(|p| format!("unknown field {p:?}")).collect();
-        if unknown.is_empty() { Ok(read) } else { Err(format!("strict decoding error: {}", unknown.join(", "))) }
+        let found = crate::typed(&mut read, &schema).map_err(|e| FormError::Malformed(e.to_string()))?;
+        let unknown: Vec<String> = found.unknown.iter().map(ToString::to_string).collect();
+        if unknown.is_empty() { Ok(read) } else { Err(FormError::Unknown(unknown)) }
     }
 
     /// Whether the document declares this kind.
@@ -81,7 +118,7 @@ impl Form {
 }
 
 /// Aggregates all errors of a validation (`k8s.io/apimachinery/pkg/util/errors`); `Ok` if there are none.
-pub(crate) fn aggregate(errors: &[impl Display]) -> Result<(), String> {
+pub fn aggregate(errors: &[impl Display]) -> Result<(), String> {
     let mut all: Vec<String> = Vec::new();
     for e in errors.iter().map(ToString::to_string) {
         if !all.contains(&e) {

@@ -1,0 +1,353 @@
+//! Allocates devices on a node for resource claims (upstream `structured/allocator.go`). Pure.
+//!
+//! Devices are tried in the order of their pools and slices, with backtracking; the number of steps is limited. Left out: devices that
+//! several claims share by capacity.
+
+use crate::cluster::NodeEntry;
+use crate::devices::{DeviceClaim, DeviceId, Devices, Offered, Selectors, is_available, reaches};
+use expressions::Device;
+use meta::Quantity;
+use placement::{EXCLUDING, Taint, Toleration, untolerated};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The most devices that are tried for the claims of a pod on a node.
+const MOST_STEPS: usize = 50_000;
+/// The most devices of one claim.
+const MOST_DEVICES: usize = 32;
+
+/// A request, or a subrequest that stands for it.
+struct Request<'a> {
+    /// The name in results: `request`, or `request/subrequest`.
+    name: String,
+    /// The name of the request itself.
+    parent: &'a str,
+    class: &'a str,
+    value: &'a Value,
+}
+
+/// A device for a request.
+#[derive(Clone)]
+struct Chosen<'a> {
+    request: usize,
+    device: Offered<'a>,
+}
+
+/// What can be allocated on all nodes.
+pub struct Offer<'a> {
+    devices: &'a Devices,
+    offered: Vec<Offered<'a>>,
+    /// Devices that others have.
+    in_use: HashSet<DeviceId>,
+    /// The domains of all attributes and capacities.
+    domains: Vec<String>,
+}
+
+impl<'a> Offer<'a> {
+    pub fn new(devices: &'a Devices, in_use: HashSet<DeviceId>) -> Self {
+        let offered = devices.offered();
+        let mut domains: HashSet<String> = HashSet::new();
+        for device in &offered {
+            for field in ["attributes", "capacity"] {
+                let names = device.device[field].as_object().into_iter().flatten().map(|(name, _)| name);
+                domains.extend(names.filter_map(|n| Some(n.split_once('/')?.0.to_owned())));
+            }
+        }
+        Self { devices, offered, in_use, domains: domains.into_iter().collect() }
+    }
+}
+
+/// Allocates devices on one node.
+pub struct Allocator<'a> {
+    offer: &'a Offer<'a>,
+    selectors: &'a Selectors,
+    node: &'a NodeEntry,
+    /// The devices that the node can use.
+    offered: Vec<Offered<'a>>,
+    /// Devices that were allocated before for other claims of the pod.
+    taken: HashSet<DeviceId>,
+    steps: usize,
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    value[field].as_array().into_iter().flatten()
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// The value of an attribute. A name without a domain is of the driver's.
+fn attribute<'a>(device: &Offered<'a>, name: &str) -> Option<&'a Value> {
+    let attributes = &device.device["attributes"];
+    let short = name.strip_prefix(device.driver).and_then(|rest| rest.strip_prefix('/'));
+    attributes.get(name).or_else(|| attributes.get(short?))
+}
+
+impl<'a> Allocator<'a> {
+    pub fn new(offer: &'a Offer<'a>, selectors: &'a Selectors, node: &'a NodeEntry) -> Self {
+        let offered = offer.offered.iter().filter(|d| reaches(d.nodes(), node)).copied().collect();
+        Self { offer, selectors, node, offered, taken: HashSet::new(), steps: 0 }
+    }
+
+    fn is_used(&self, device: &DeviceId) -> bool {
+        self.offer.in_use.contains(device) || self.taken.contains(device)
+    }
+
+    /// The allocations of claims, in their order. None if the devices do not suffice.
+    pub fn allocate(&mut self, claims: &[&'a Arc<DeviceClaim>]) -> Option<Vec<Value>> {
+        let mut allocations = Vec::new();
+        for claim in claims {
+            let (requests, chosen) = self.claim(claim)?;
+            for c in chosen.iter().filter(|c| requests[c.request].value["adminAccess"] != true) {
+                self.taken.insert(c.device.id());
+            }
+            allocations.push(self.result(claim, &requests, &chosen));
+        }
+        Some(allocations)
+    }
+
+    /// The devices of one claim: the first alternatives of its requests that can be met together.
+    fn claim(&mut self, claim: &'a DeviceClaim) -> Option<(Vec<Request<'a>>, Vec<Chosen<'a>>)> {
+        let mut alternatives: Vec<Vec<&'a Value>> = Vec::new();
+        let requests: Vec<&'a Value> = list(&claim.view.devices, "requests").collect();
+        for request in &requests {
+            let first: Vec<&Value> = list(request, "firstAvailable").collect();
+            alternatives.push(if first.is_empty() { vec![&request["exactly"]] } else { first });
+        }
+        let mut choice = vec![0; alternatives.len()];
+        loop {
+            let chosen: Vec<Request<'a>> = requests
+                .iter()
+                .zip(alternatives.iter().zip(&choice))
+                .map(|(request, (all, i))| {
+                    let (parent, value) = (text(request, "name"), all[*i]);
+                    let name = match text(value, "name") {
+                        "" => parent.to_owned(),
+                        sub => format!("{parent}/{sub}"),
+                    };
+                    Request { name, parent, class: text(value, "deviceClassName"), value }
+                })
+                .collect();
+            if let Some(devices) = self.meet(claim, &chosen) {
+                return Some((chosen, devices));
+            }
+            // The next combination: later requests change first.
+            let next = (0..choice.len()).rev().find(|i| choice[*i] + 1 < alternatives[*i].len())?;
+            choice[next] += 1;
+            choice[next + 1..].fill(0);
+            if self.steps > MOST_STEPS {
+                return None;
+            }
+        }
+    }
+
+    fn meet(&mut self, claim: &'a DeviceClaim, requests: &[Request<'a>]) -> Option<Vec<Chosen<'a>>> {
+        // The devices that each request may have, and the requests of which one more device is needed.
+        let mut suitable: Vec<Vec<Offered<'a>>> = Vec::new();
+        let mut needed: Vec<usize> = Vec::new();
+        for (i, request) in requests.iter().enumerate() {
+            let class = self.offer.devices.class(request.class)?;
+            let fit: Vec<Offered<'a>> =
+                self.offered.iter().filter(|d| self.suits(d, class, request)).copied().collect();
+            let count = match text(request.value, "allocationMode") {
+                // Devices that are in use, or of an incomplete pool, cannot be left out.
+                "All" if fit.is_empty() || fit.iter().any(|d| !d.complete) => return None,
+                "All" => fit.len(),
+                _ => request.value["count"].as_u64().map_or(1, |n| n as usize),
+            };
+            needed.extend(std::iter::repeat_n(i, count.min(MOST_DEVICES + 1)));
+            suitable.push(fit);
+        }
+        if needed.len() > MOST_DEVICES {
+            return None;
+        }
+        let mut chosen = Vec::new();
+        self.choose(claim, requests, &suitable, &needed, &mut chosen).then_some(chosen)
+    }
+
+    /// Chooses a device for each needed one, depth first.
+    fn choose(
+        &mut self,
+        claim: &'a DeviceClaim,
+        requests: &[Request<'a>],
+        suitable: &[Vec<Offered<'a>>],
+        needed: &[usize],
+        chosen: &mut Vec<Chosen<'a>>,
+    ) -> bool {
+        let Some((request, rest)) = needed.split_first() else { return true };
+        for device in &suitable[*request] {
+            self.steps += 1;
+            if self.steps > MOST_STEPS {
+                return false;
+            }
+            if !device.complete || !self.is_free(device, &requests[*request], chosen) {
+                continue;
+            }
+            chosen.push(Chosen { request: *request, device: *device });
+            if self.satisfies(claim, requests, chosen) && self.choose(claim, requests, suitable, rest, chosen) {
+                return true;
+            }
+            chosen.pop();
+        }
+        false
+    }
+
+    /// Whether selectors and tolerations admit a device.
+    fn suits(&self, device: &Offered<'a>, class: &'a Value, request: &Request<'a>) -> bool {
+        let selectors = list(class, "selectors").chain(list(request.value, "selectors"));
+        let subject = Device { driver: device.driver, device: device.device, domains: &self.offer.domains };
+        let selected = |s: &Value| {
+            let program = self.selectors.get(text(&s["cel"], "expression"));
+            // An expression that fails selects nothing.
+            program.is_some_and(|p| subject.is_selected(&p).unwrap_or(false))
+        };
+        let taints: Vec<Taint> = list(device.device, "taints").filter_map(|t| Taint::deserialize(t).ok()).collect();
+        let tolerations = list(request.value, "tolerations").filter_map(|t| Toleration::deserialize(t).ok());
+        let tolerations: Vec<Toleration> = tolerations.collect();
+        untolerated(&taints, EXCLUDING, &tolerations).is_none() && selectors.into_iter().all(selected)
+    }
+
+    /// Whether nobody has the device, and what it shares with others of its pool suffices.
+    fn is_free(&self, device: &Offered<'a>, request: &Request<'_>, chosen: &[Chosen<'a>]) -> bool {
+        let same = |c: &Chosen<'a>| c.device.id() == device.id();
+        if chosen.iter().any(same) {
+            return false;
+        }
+        if request.value["adminAccess"] == true {
+            return true;
+        }
+        !self.is_used(&device.id()) && self.has_counters(device, chosen)
+    }
+
+    /// Whether the counters of a pool suffice for a device of it (partitionable devices).
+    fn has_counters(&self, device: &Offered<'a>, chosen: &[Chosen<'a>]) -> bool {
+        if list(device.device, "consumesCounters").next().is_none() {
+            return true;
+        }
+        let amount =
+            |v: &Value| v["value"].as_str().and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.milli_value());
+        let key = |set: &Value, name: &str| (text(set, "counterSet").to_owned(), name.to_owned());
+        let mut left: HashMap<(String, String), i64> = HashMap::new();
+        let pool: Vec<&Offered<'a>> =
+            self.offer.offered.iter().filter(|d| (d.driver, d.pool) == (device.driver, device.pool)).collect();
+        let mut slices: Vec<*const Value> = Vec::new();
+        for slice in pool.iter().map(|d| d.slice) {
+            if slices.contains(&std::ptr::from_ref(slice)) {
+                continue;
+            }
+            slices.push(slice);
+            for set in list(slice, "sharedCounters") {
+                for (name, value) in set["counters"].as_object().into_iter().flatten() {
+                    left.insert((text(set, "name").to_owned(), name.clone()), amount(value));
+                }
+            }
+        }
+        let used = |d: &Offered<'a>| {
+            self.is_used(&d.id()) || chosen.iter().any(|c| c.device.id() == d.id()) || d.id() == device.id()
+        };
+        for d in pool.iter().filter(|d| used(d)) {
+            for set in list(d.device, "consumesCounters") {
+                for (name, value) in set["counters"].as_object().into_iter().flatten() {
+                    *left.entry(key(set, name)).or_default() -= amount(value);
+                }
+            }
+        }
+        left.values().all(|amount| *amount >= 0)
+    }
+
+    /// Whether the constraints of a claim admit the devices chosen so far.
+    fn satisfies(&self, claim: &'a DeviceClaim, requests: &[Request<'a>], chosen: &[Chosen<'a>]) -> bool {
+        list(&claim.view.devices, "constraints").all(|constraint| {
+            let names: Vec<&str> = list(constraint, "requests").filter_map(Value::as_str).collect();
+            let concerned = |c: &&Chosen<'a>| {
+                let r = &requests[c.request];
+                names.is_empty() || names.iter().any(|n| *n == r.parent || *n == r.name)
+            };
+            let values = |name: &str| -> Vec<Option<&Value>> {
+                chosen.iter().filter(concerned).map(|c| attribute(&c.device, name)).collect()
+            };
+            if let Some(name) = constraint["matchAttribute"].as_str() {
+                let all = values(name);
+                return all.iter().all(|v| v.is_some() && *v == all[0]);
+            }
+            if let Some(name) = constraint["distinctAttribute"].as_str() {
+                let all = values(name);
+                return all.iter().enumerate().all(|(i, v)| v.is_some() && !all[..i].contains(v));
+            }
+            // A constraint of a later version.
+            false
+        })
+    }
+
+    /// `status.allocation` of a claim.
+    fn result(&self, claim: &DeviceClaim, requests: &[Request<'a>], chosen: &[Chosen<'a>]) -> Value {
+        let mut results = Vec::new();
+        for c in chosen {
+            let request = &requests[c.request];
+            let mut result = json!({
+                "request": request.name, "driver": c.device.driver, "pool": c.device.pool, "device": c.device.name,
+            });
+            for field in ["adminAccess", "tolerations"] {
+                if !request.value[field].is_null() {
+                    result[field] = request.value[field].clone();
+                }
+            }
+            for field in ["bindingConditions", "bindingFailureConditions"] {
+                if !c.device.device[field].is_null() {
+                    result[field] = c.device.device[field].clone();
+                }
+            }
+            results.push(result);
+        }
+        let mut config = Vec::new();
+        for request in requests {
+            for c in self.offer.devices.class(request.class).into_iter().flat_map(|class| list(class, "config")) {
+                config.push(json!({"source": "FromClass", "requests": [request.name], "opaque": c["opaque"]}));
+            }
+        }
+        for c in list(&claim.view.devices, "config") {
+            let mut entry = c.clone();
+            entry["source"] = "FromClaim".into();
+            config.push(entry);
+        }
+        let mut allocation = json!({"devices": {"results": results}});
+        if !config.is_empty() {
+            allocation["devices"]["config"] = config.into();
+        }
+        if let Some(selector) = self.node_selector(chosen) {
+            allocation["nodeSelector"] = selector;
+        }
+        allocation
+    }
+
+    /// The nodes that can use all chosen devices; none: all.
+    fn node_selector(&self, chosen: &[Chosen<'a>]) -> Option<Value> {
+        let mut requirements: Vec<Value> = Vec::new();
+        for nodes in chosen.iter().map(|c| c.device.nodes()) {
+            if nodes["nodeName"].as_str().is_some_and(|n| !n.is_empty()) {
+                let here = json!({"key": "metadata.name", "operator": "In", "values": [&*self.node.meta.name]});
+                return Some(json!({"nodeSelectorTerms": [{"matchFields": [here]}]}));
+            }
+            for term in list(&nodes["nodeSelector"], "nodeSelectorTerms") {
+                for requirement in
+                    list(term, "matchExpressions").filter(|r| !requirements.contains(r)).collect::<Vec<_>>()
+                {
+                    requirements.push(requirement.clone());
+                }
+            }
+        }
+        (!requirements.is_empty()).then(|| json!({"nodeSelectorTerms": [{"matchExpressions": requirements}]}))
+    }
+}
+
+/// Whether a claim that has devices can be used on a node.
+pub fn is_usable(claim: &DeviceClaim, node: &NodeEntry) -> bool {
+    is_available(&claim.view.allocation, node)
+}
+
+#[cfg(test)]
+#[path = "allocation_tests.rs"]
+mod tests;

@@ -1,0 +1,121 @@
+use super::*;
+use crate::devices::DeviceObject;
+use client::Entry;
+
+fn entry<V: client::informer::View>(v: &Value) -> Arc<Entry<V>> {
+    Arc::new(Entry::new(serde_json::to_vec(v).unwrap().into()).unwrap())
+}
+
+/// Devices of one driver on a node, and a class of all of them.
+fn devices(slices: &[Value]) -> Devices {
+    let mut all = Devices::default();
+    for (i, spec) in slices.iter().enumerate() {
+        all.set(DeviceObject::Slice(entry(&json!({"metadata": {"name": format!("s{i}")}, "spec": spec}))));
+    }
+    all.set(DeviceObject::Class(entry(&json!({"metadata": {"name": "gpu"}, "spec": {}}))));
+    all
+}
+
+fn slice(devices: Value) -> Value {
+    json!({"driver": "d.com", "nodeName": "a", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": devices})
+}
+
+/// The names of the devices for a claim, or none.
+fn allocate(all: &Devices, claim: Value) -> Option<Vec<String>> {
+    let claim: Arc<DeviceClaim> = entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": claim}}));
+    let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
+    let selectors = Selectors::default();
+    let allocations = Allocator::new(&Offer::new(all, all.in_use()), &selectors, &node).allocate(&[&claim])?;
+    let results = allocations[0]["devices"]["results"].as_array().unwrap().clone();
+    Some(results.iter().map(|r| format!("{}={}", text(r, "request"), text(r, "device"))).collect())
+}
+
+fn names(all: &[&str]) -> Option<Vec<String>> {
+    Some(all.iter().map(|n| (*n).to_owned()).collect())
+}
+
+fn exactly(name: &str, more: Value) -> Value {
+    let mut request = json!({"deviceClassName": "gpu"});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        request[key] = value.clone();
+    }
+    json!({"name": name, "exactly": request})
+}
+
+#[test]
+fn devices_are_counted_and_selected() {
+    let model = |m: &str| json!({"model": {"string": m}});
+    let all = devices(&[slice(json!([
+        {"name": "one", "attributes": model("x")},
+        {"name": "two", "attributes": model("y")},
+        {"name": "three", "attributes": model("y")},
+    ]))]);
+    let y = json!([{"cel": {"expression": r#"device.attributes["d.com"].model == "y""#}}]);
+    assert_eq!(allocate(&all, json!({"requests": [exactly("r", json!({}))]})), names(&["r=one"]));
+    let two = json!({"count": 2, "selectors": y});
+    assert_eq!(allocate(&all, json!({"requests": [exactly("r", two)]})), names(&["r=two", "r=three"]));
+    assert_eq!(allocate(&all, json!({"requests": [exactly("r", json!({"count": 3, "selectors": y}))]})), None);
+    let every = exactly("r", json!({"allocationMode": "All"}));
+    assert_eq!(allocate(&all, json!({"requests": [every]})), names(&["r=one", "r=two", "r=three"]));
+    let same =
+        json!({"requests": [exactly("r", json!({"count": 2}))], "constraints": [{"matchAttribute": "d.com/model"}]});
+    assert_eq!(allocate(&all, same), names(&["r=two", "r=three"]), "after the first one led nowhere");
+    let distinct =
+        json!({"requests": [exactly("r", json!({"count": 2}))], "constraints": [{"distinctAttribute": "d.com/model"}]});
+    assert_eq!(allocate(&all, distinct), names(&["r=one", "r=two"]));
+    let first = json!({"requests": [{"name": "r", "firstAvailable": [
+        {"name": "many", "deviceClassName": "gpu", "count": 4},
+        {"name": "few", "deviceClassName": "gpu", "count": 1, "selectors": y},
+    ]}]});
+    assert_eq!(allocate(&all, first), names(&["r/few=two"]));
+}
+
+#[test]
+fn devices_in_use_and_tainted_ones_are_left_out() {
+    let taints = json!([{"key": "k", "value": "v", "effect": "NoSchedule"}]);
+    let mut all = devices(&[slice(json!([{"name": "one"}, {"name": "two", "taints": taints}, {"name": "three"}]))]);
+    let used = json!({"devices": {"results": [{"request": "r", "driver": "d.com", "pool": "p", "device": "one"}]}});
+    let other = json!({"metadata": {"name": "o"}, "status": {"allocation": used}});
+    all.set(DeviceObject::Claim(entry(&other)));
+    assert_eq!(allocate(&all, json!({"requests": [exactly("r", json!({}))]})), names(&["r=three"]));
+    let tolerant = exactly("r", json!({"count": 2, "tolerations": [{"key": "k", "operator": "Exists"}]}));
+    assert_eq!(allocate(&all, json!({"requests": [tolerant]})), names(&["r=two", "r=three"]));
+    let admin = exactly("r", json!({"adminAccess": true}));
+    assert_eq!(allocate(&all, json!({"requests": [admin]})), names(&["r=one"]), "in use does not matter");
+}
+
+#[test]
+fn parts_of_a_device_share_its_counters() {
+    let part = |name: &str, gib: &str| {
+        let counters = json!([{"counterSet": "card", "counters": {"memory": {"value": gib}}}]);
+        json!({"name": name, "consumesCounters": counters})
+    };
+    let mut spec = slice(json!([part("whole", "40Gi"), part("half0", "20Gi"), part("half1", "20Gi")]));
+    spec["sharedCounters"] = json!([{"name": "card", "counters": {"memory": {"value": "40Gi"}}}]);
+    let all = devices(&[spec]);
+    let two = json!({"requests": [exactly("r", json!({"count": 2}))]});
+    assert_eq!(allocate(&all, two), names(&["r=half0", "r=half1"]));
+    let three = json!({"requests": [exactly("r", json!({"count": 3}))]});
+    assert_eq!(allocate(&all, three), None);
+}
+
+#[test]
+fn only_the_newest_complete_generation_of_a_pool_is_offered() {
+    let mut old = slice(json!([{"name": "old"}]));
+    old["pool"]["generation"] = 0.into();
+    let request = json!({"requests": [exactly("r", json!({}))]});
+    assert_eq!(allocate(&devices(&[old.clone(), slice(json!([{"name": "new"}]))]), request.clone()), names(&["r=new"]));
+    let mut partial = slice(json!([{"name": "new"}]));
+    partial["pool"]["resourceSliceCount"] = 2.into();
+    assert_eq!(allocate(&devices(&[old, partial]), request), None);
+}
+
+/// Many devices of which no combination fits end the search after a bounded number of steps.
+#[test]
+fn a_hopeless_search_ends() {
+    let device = |i: usize| json!({"name": format!("d{i}"), "attributes": {"n": {"int": i % 7}}});
+    let all = devices(&[slice((0..120).map(device).collect())]);
+    let claim =
+        json!({"requests": [exactly("r", json!({"count": 30}))], "constraints": [{"matchAttribute": "d.com/n"}]});
+    assert_eq!(allocate(&all, claim), None);
+}

@@ -1,0 +1,71 @@
+//! Writes allocations into the status of claims.
+
+use crate::devices::DeviceClaim;
+use crate::pod::Pod;
+use client::{ApiResource, Client, Error, Patch, WriteOptions};
+use serde_json::{Value, json};
+
+/// Keeps a claim with devices until they are returned.
+const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+/// Attempts to write, where others write at the same time.
+const TRIES: usize = 5;
+
+/// Gives a claim its devices, unless it has some, and lets the pod use it. Errors if the claim was allocated otherwise meanwhile.
+pub(super) async fn reserve(client: &Client, pod: &Pod, claim: &DeviceClaim, allocation: &Value) -> Result<(), Error> {
+    let resource = ApiResource::named("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", true);
+    let claims = client.dynamic(&resource).namespace(&claim.meta.namespace);
+    let mut conflict = None;
+    for _ in 0..TRIES {
+        let mut now = claims.get(&claim.meta.name).await?;
+        if now.uid() != &*claim.meta.uid {
+            return Err(Error::Unexpected(format!("claim {} was recreated", claim.meta.name)));
+        }
+        let has = now.at(&["status", "allocation"]).cloned().unwrap_or_default();
+        if !allocation.is_null() && !has.is_null() && has != *allocation {
+            return Err(Error::Unexpected(format!(
+                "claim {} got allocated elsewhere in the meantime",
+                claim.meta.name
+            )));
+        }
+        if allocation.is_null() && has.is_null() {
+            return Err(Error::Unexpected(format!(
+                "claim {} got deallocated elsewhere in the meantime",
+                claim.meta.name
+            )));
+        }
+        let mut finalizers = now.at(&["metadata", "finalizers"]).cloned().unwrap_or_else(|| json!([]));
+        if let Some(list) = finalizers.as_array_mut()
+            && has.is_null()
+            && !list.iter().any(|f| f == FINALIZER)
+        {
+            list.push(FINALIZER.into());
+            let metadata = json!({"resourceVersion": now.resource_version(), "finalizers": finalizers});
+            let patch = Patch::Merge(json!({"metadata": metadata}));
+            match claims.patch(&claim.meta.name, &WriteOptions::default(), &patch).await {
+                Ok(written) => now = written,
+                Err(e) if e.is_conflict() => {
+                    conflict = Some(e);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let mut consumers = now.at(&["status", "reservedFor"]).cloned().unwrap_or_else(|| json!([]));
+        if let Some(list) = consumers.as_array_mut()
+            && !list.iter().any(|c| c["uid"] == *pod.meta.uid)
+        {
+            list.push(json!({"resource": "pods", "name": &*pod.meta.name, "uid": &*pod.meta.uid}));
+        }
+        let mut status = json!({"reservedFor": consumers});
+        if has.is_null() {
+            status["allocation"] = allocation.clone();
+        }
+        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": now.resource_version()}, "status": status}));
+        match claims.patch_status(&claim.meta.name, &WriteOptions::default(), &patch).await {
+            Ok(_) => return Ok(()),
+            Err(e) if e.is_conflict() => conflict = Some(e),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(conflict.unwrap_or_else(|| Error::Unexpected("claim could not be written".into())))
+}

@@ -1,0 +1,294 @@
+//! Finds volumes for the claims of pods on nodes, and binds them before the pods.
+
+mod wait;
+
+use crate::cluster::{Cluster, Node, NodeEntry};
+use crate::framework::{NodeFilter, Plugin, Point, PreFilter, Read, Refusal};
+use crate::pod::Pod;
+use crate::storage::{Claim, Storage, Volume};
+use client::{Client, Error};
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NAME: &str = "VolumeBinding";
+
+/// What has to be done before a pod is bound.
+#[derive(Clone, Default)]
+pub struct Plan {
+    /// Volumes to bind to claims.
+    bindings: Vec<(Arc<Volume>, Arc<Claim>)>,
+    /// Claims to provision volumes for.
+    provisions: Vec<Arc<Claim>>,
+}
+
+#[derive(Default)]
+struct Reserved {
+    /// By UID of the pod.
+    plans: HashMap<Arc<str>, Plan>,
+    /// The claims for which volumes are taken, by name of the volume, before the volumes show it.
+    volumes: HashMap<Arc<str>, Arc<Claim>>,
+    /// The nodes that are selected for claims, by UID of the claim, before the claims show it.
+    nodes: HashMap<Arc<str>, Arc<str>>,
+}
+
+pub struct VolumeBinding {
+    client: Option<Client>,
+    /// How long volumes may take to be bound.
+    timeout: Duration,
+    reserved: Mutex<Reserved>,
+}
+
+impl VolumeBinding {
+    pub fn new(client: Option<Client>, timeout: Duration) -> Self {
+        Self { client, timeout, reserved: Mutex::default() }
+    }
+}
+
+/// The claims of a pod.
+#[derive(Default)]
+struct Claims<'a> {
+    bound: Vec<&'a Arc<Claim>>,
+    /// Those whose volumes are found once a node is chosen.
+    delayed: Vec<&'a Arc<Claim>>,
+    /// How many should have a volume already.
+    immediate: usize,
+}
+
+impl<'a> Claims<'a> {
+    /// Errors if a claim is missing or cannot be used.
+    fn new(pod: &Pod, storage: &'a Storage) -> Result<Self, String> {
+        let mut claims = Self::default();
+        for claim in &pod.view.claims {
+            let name = &claim.name;
+            let Some(found) = storage.claim(&pod.meta.namespace, name) else {
+                return Err(match claim.is_ephemeral {
+                    true => format!(
+                        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
+                    ),
+                    false => format!("persistentvolumeclaim \"{name}\" not found"),
+                });
+            };
+            let view = &found.view;
+            if view.is_lost {
+                let volume = &view.volume;
+                return Err(format!(
+                    "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
+                ));
+            }
+            if found.meta.is_deleting() {
+                return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+            }
+            if claim.is_ephemeral && found.meta.controller().is_none_or(|o| *o.uid != *pod.meta.uid) {
+                let (ns, pod) = (&pod.meta.namespace, &pod.meta.name);
+                return Err(format!("PVC {ns}/{name} was not created for pod {ns}/{pod} (pod is not owner)"));
+            }
+            let waits = storage.class(&view.class).and_then(|c| c.waits()).unwrap_or(false);
+            if view.is_bound() {
+                claims.bound.push(found);
+            } else if waits && view.volume.is_empty() {
+                claims.delayed.push(found);
+            } else {
+                claims.immediate += 1;
+            }
+        }
+        claims.delayed.sort_by_key(|c| c.view.size.unwrap_or(0));
+        Ok(claims)
+    }
+}
+
+struct Check<'a> {
+    storage: &'a Storage,
+    claims: Claims<'a>,
+    plugin: &'a VolumeBinding,
+}
+
+impl Check<'_> {
+    /// What has to be done on a node. Errors with the reasons why its volumes do not fit.
+    fn plan(&self, node: &NodeEntry) -> Result<Plan, Vec<&'static str>> {
+        let label = |k: &str| node.meta.label(k);
+        let mut reasons = Vec::new();
+        let mut plan = Plan::default();
+        let volumes = self.claims.bound.iter().map(|c| self.storage.volume(&c.view.volume));
+        let mut missing = false;
+        for volume in volumes {
+            match volume {
+                None => missing = true,
+                Some(v) if !v.view.reaches(&node.meta.name, label) => {
+                    reasons.push("node(s) didn't match PersistentVolume's node affinity");
+                    break;
+                }
+                Some(_) => {}
+            }
+        }
+        let reserved = self.plugin.reserved.lock();
+        let (mut found, mut room) = (true, true);
+        for claim in &self.claims.delayed {
+            let selected = reserved.nodes.get(&claim.meta.uid).map(|n| &**n).or(claim.view.selected_node.as_deref());
+            if selected.is_some_and(|n| *n != *node.meta.name) {
+                found = false;
+                break;
+            }
+            let matching = match selected {
+                Some(_) => None,
+                None => self.matching(claim, node, &plan, &reserved),
+            };
+            if let Some(volume) = matching {
+                plan.bindings.push((volume.clone(), (*claim).clone()));
+                continue;
+            }
+            let class = self.storage.class(&claim.view.class);
+            let provisioner =
+                class.map(|c| &*c.provisioner).filter(|p| !p.is_empty() && *p != "kubernetes.io/no-provisioner");
+            match (class, provisioner) {
+                (Some(class), Some(provisioner)) if class.allows(label) => {
+                    room &= self.storage.has_room(&claim.view.class, provisioner, claim.view.size, label);
+                    plan.provisions.push((*claim).clone());
+                }
+                _ => {
+                    found = false;
+                    break;
+                }
+            }
+        }
+        if !found {
+            reasons.push("node(s) didn't find available persistent volumes to bind");
+        }
+        if !room {
+            reasons.push("node(s) did not have enough free storage");
+        }
+        if missing {
+            reasons.push("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)");
+        }
+        if reasons.is_empty() { Ok(plan) } else { Err(reasons) }
+    }
+
+    /// The smallest volume for a claim that the node reaches; the volume that is reserved for it goes before all others.
+    fn matching(&self, claim: &Arc<Claim>, node: &NodeEntry, plan: &Plan, reserved: &Reserved) -> Option<&Arc<Volume>> {
+        let taken = |v: &Volume| {
+            plan.bindings.iter().any(|(other, _)| other.meta.name == v.meta.name)
+                || reserved.volumes.get(&v.meta.name).is_some_and(|c| c.meta.uid != claim.meta.uid)
+        };
+        let c = &claim.view;
+        let mut best: Option<&Arc<Volume>> = None;
+        for volume in self.storage.volumes().filter(|v| !taken(v)) {
+            let v = &volume.view;
+            let is_for = v.is_for(claim);
+            let large_enough = v.capacity >= c.size.unwrap_or(0);
+            let same_kind = v.volume_mode == c.volume_mode && v.attributes_class == c.attributes_class;
+            if (v.claim.is_some() && !is_for) || !large_enough || !same_kind || volume.meta.is_deleting() {
+                continue;
+            }
+            let reaches = v.reaches(&node.meta.name, |k| node.meta.label(k));
+            if is_for {
+                return reaches.then_some(volume);
+            }
+            let fits = reaches
+                && v.is_available
+                && v.class == c.class
+                && c.selector.as_ref().is_none_or(|s| s.matches(|k| volume.meta.label(k)))
+                && c.modes.iter().all(|m| v.modes.contains(m));
+            let smaller = |b: &Arc<Volume>| (v.capacity, &volume.meta.name) < (b.view.capacity, &b.meta.name);
+            if fits && best.is_none_or(smaller) {
+                best = Some(volume);
+            }
+        }
+        best
+    }
+}
+
+impl Plugin for VolumeBinding {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::Reserve, Point::PreBind]
+    }
+
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
+        if pod.view.claims.is_empty() {
+            return Ok(None);
+        }
+        let storage = cluster.storage();
+        let claims = Claims::new(pod, storage).map_err(|why| Refusal::unresolvable(NAME, why))?;
+        if claims.immediate > 0 {
+            return Err(Refusal::unresolvable(NAME, "pod has unbound immediate PersistentVolumeClaims"));
+        }
+        Ok(Some(Box::new(Check { storage, claims, plugin: self })))
+    }
+
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes, Read::NodeLabels, Read::Storage]
+    }
+
+    fn reserve(&self, pod: &Pod, node: &str, cluster: &Cluster) -> Result<(), Refusal> {
+        let entry = cluster.node(node).and_then(|n| n.entry.as_ref());
+        let (false, Some(entry)) = (pod.view.claims.is_empty(), entry) else { return Ok(()) };
+        let storage = cluster.storage();
+        let claims = Claims::new(pod, storage).map_err(|why| Refusal::unresolvable(NAME, why))?;
+        let check = Check { storage, claims, plugin: self };
+        let refused = |reasons: Vec<&'static str>| Refusal {
+            plugin: NAME,
+            reasons: reasons.into_iter().map(Into::into).collect(),
+            resolvable: false,
+        };
+        let plan = check.plan(entry).map_err(refused)?;
+        let mut reserved = self.reserved.lock();
+        // What the objects show needs no reservation any more.
+        reserved.volumes.retain(|name, _| storage.volume(name).is_some_and(|v| v.view.claim.is_none()));
+        for (volume, claim) in &plan.bindings {
+            reserved.volumes.insert(volume.meta.name.clone(), claim.clone());
+        }
+        for claim in &plan.provisions {
+            reserved.nodes.insert(claim.meta.uid.clone(), node.into());
+        }
+        reserved.plans.insert(pod.meta.uid.clone(), plan);
+        Ok(())
+    }
+
+    fn unreserve(&self, pod: &Pod, _: &str) {
+        let mut reserved = self.reserved.lock();
+        let Some(plan) = reserved.plans.remove(&pod.meta.uid) else { return };
+        for (volume, _) in &plan.bindings {
+            reserved.volumes.remove(&volume.meta.name);
+        }
+        for claim in &plan.provisions {
+            reserved.nodes.remove(&claim.meta.uid);
+        }
+    }
+
+    fn pre_bind(&self, pod: &Arc<Pod>, node: &Arc<str>) -> Option<BoxFuture<'static, Result<(), Error>>> {
+        let mut reserved = self.reserved.lock();
+        let plan = reserved.plans.get(&pod.meta.uid).cloned()?;
+        if plan.bindings.is_empty() && plan.provisions.is_empty() {
+            reserved.plans.remove(&pod.meta.uid);
+            return None;
+        }
+        let (client, timeout, node) = (self.client.clone()?, self.timeout, node.clone());
+        Some(Box::pin(async move { wait::bind(&client, &plan, &node, timeout).await }))
+    }
+
+    fn post_bind(&self, pod: &Pod, _: &str) {
+        let mut reserved = self.reserved.lock();
+        let Some(plan) = reserved.plans.remove(&pod.meta.uid) else { return };
+        for claim in &plan.provisions {
+            reserved.nodes.remove(&claim.meta.uid);
+        }
+    }
+}
+
+impl NodeFilter for Check<'_> {
+    fn check(&self, node: &Node) -> Result<(), Refusal> {
+        let Some(entry) = &node.entry else { return Ok(()) };
+        match self.plan(entry) {
+            Ok(_) => Ok(()),
+            Err(reasons) => {
+                let reasons = reasons.into_iter().map(Into::into).collect();
+                Err(Refusal { plugin: NAME, reasons, resolvable: false })
+            }
+        }
+    }
+}

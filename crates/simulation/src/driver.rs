@@ -1,0 +1,404 @@
+//! Runs a scenario: executes its steps in virtual time, and checks the invariants after every commit.
+
+use crate::component::Restart;
+use crate::control_plane::{ControlPlane, Options};
+use crate::invariants::Checker;
+use crate::scenario::{Condition, ObjectName, Propagation, Scenario, Step};
+use crate::trace::Trace;
+use client::{DeleteOptions, ListOptions, Patch, WriteOptions};
+use jiff::SignedDuration;
+use meta::{Object, Value};
+use serde_json::json;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use testkit::{Access, Cluster};
+
+/// How often the commits are checked while time passes.
+const SLICE: Duration = Duration::from_secs(5);
+/// The least time that a request and its response take, each.
+const MIN_LATENCY: Duration = Duration::from_millis(1);
+/// How often a drain repeats evictions that a budget rejects.
+const EVICT_AGAIN: Duration = Duration::from_secs(5);
+
+/// How a scenario ended well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The number of writes to the store.
+    pub writes: u64,
+    /// A hash over all commits: equal runs have equal hashes.
+    pub hash: u64,
+    /// How much virtual time passed.
+    pub elapsed: Duration,
+    /// How often components were killed.
+    pub crashes: u32,
+}
+
+/// Why a scenario failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Reason {
+    #[error("invariant {invariant} broken at revision {revision}: {problem}")]
+    Invariant { invariant: &'static str, revision: u64, problem: String },
+    #[error("{0}")]
+    Request(String),
+    #[error("{condition} does not hold after {within:?}: {found}")]
+    Unmet { condition: String, within: Duration, found: String },
+    #[error("still writing after {within:?}; the last writes: {last}")]
+    Restless { within: Duration, last: String },
+}
+
+/// A scenario that failed, with everything that repeats it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The index of the step that was executed.
+    pub step: usize,
+    /// The virtual time since the start.
+    pub at: Duration,
+    pub reason: Reason,
+    /// The components that are down.
+    pub down: Vec<&'static str>,
+    /// The scenario as YAML.
+    pub scenario: String,
+}
+
+impl std::error::Error for Failure {}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, at, reason, down, scenario } = self;
+        write!(f, "{reason}\nin steps[{step}], {at:?} after the start; components that are down: {down:?}. ")?;
+        write!(f, "This scenario repeats it:\n{scenario}")
+    }
+}
+
+/// A scenario that runs, for callers that look at the cluster between its steps.
+pub struct Run {
+    pub plane: Arc<ControlPlane>,
+    pub trace: Trace,
+    checker: Checker,
+    scenario: Scenario,
+    step: usize,
+}
+
+impl Run {
+    /// Starts the control plane and the nodes of a scenario.
+    pub async fn start(scenario: &Scenario) -> Result<Self, Box<Failure>> {
+        Self::start_recording(scenario, false).await
+    }
+
+    /// The same; the trace keeps a line for each write.
+    pub async fn start_recording(scenario: &Scenario, lines: bool) -> Result<Self, Box<Failure>> {
+        let usage = Arc::<usage::Usage>::default();
+        let cluster = Cluster::with_access(scenario.seed, Access { usage: usage.clone(), ..Access::default() }).await;
+        if let Some(start) = scenario.start {
+            cluster.clock.set(start);
+        }
+        let latency = scenario.latency.map_or_else(Default::default, |l| (l.minimum.0, l.maximum.0));
+        // Something that goes round and round must not do so without time passing.
+        let latency = (latency.0.max(MIN_LATENCY), latency.1.max(MIN_LATENCY));
+        let options = Options {
+            components: (!scenario.components.is_empty()).then(|| scenario.components.iter().cloned().collect()),
+            isolated: scenario.faulty().cloned().collect(),
+            latency,
+            seed: scenario.seed,
+            usage: Some(usage),
+            ..Options::default()
+        };
+        let trace = Trace::start(&cluster.server.registry, lines);
+        let plane = Arc::new(ControlPlane::start(cluster, options).await);
+        let run = Self { plane, trace, checker: Checker::default(), scenario: scenario.clone(), step: 0 };
+        for node in &scenario.nodes {
+            run.plane.add_node(node).await.map_err(|e| run.failure(request("create node", &e)))?;
+        }
+        Ok(run)
+    }
+
+    /// Executes the steps of the scenario.
+    pub async fn steps(&mut self) -> Result<(), Box<Failure>> {
+        for (i, step) in self.scenario.steps.clone().iter().enumerate() {
+            self.step = i;
+            self.execute(step).await?;
+        }
+        Ok(())
+    }
+
+    /// What happened so far.
+    pub fn report(&self) -> Report {
+        Report {
+            writes: self.trace.writes(),
+            hash: self.trace.hash(),
+            elapsed: self.trace.elapsed(),
+            crashes: self.plane.components().map(|c| c.deaths()).sum(),
+        }
+    }
+
+    fn failure(&self, reason: Reason) -> Box<Failure> {
+        let (step, at) = (self.step, self.trace.elapsed());
+        let down = self.plane.components().filter(|c| c.is_down()).map(|c| c.name()).collect();
+        Box::new(Failure { step, at, reason, down, scenario: self.scenario.to_yaml() })
+    }
+
+    /// Checks the commits since the last time.
+    async fn check(&mut self) -> Result<(), Box<Failure>> {
+        let checker = &mut self.checker;
+        let taken = self.trace.take(|commit, objects| checker.observe(commit, objects)).await;
+        let contradictions = self.plane.nodes.take_violations();
+        let twice = contradictions.into_iter().next().map(|problem| Reason::Invariant {
+            invariant: "one container per pod name",
+            revision: self.plane.cluster.server.registry.store.revision(),
+            problem,
+        });
+        match taken.err().or(twice) {
+            Some(reason) => Err(self.failure(reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets time pass.
+    pub async fn advance(&mut self, time: Duration) -> Result<(), Box<Failure>> {
+        let end = self.trace.elapsed() + time;
+        while let left = end.saturating_sub(self.trace.elapsed())
+            && !left.is_zero()
+        {
+            tokio::time::sleep(left.min(SLICE)).await;
+            self.check().await?;
+        }
+        Ok(())
+    }
+
+    /// Executes one step.
+    pub async fn execute(&mut self, step: &Step) -> Result<(), Box<Failure>> {
+        let done = match step {
+            Step::Advance(time) => return self.advance(time.0).await,
+            Step::WaitFor(condition) => return self.wait_for(condition).await,
+            Step::Settle { quiet, within } => return self.settle(quiet.0, within.0).await,
+            step => self.change(step).await,
+        };
+        done.map_err(|reason| self.failure(reason))?;
+        self.check().await
+    }
+
+    fn api(&self, name: &ObjectName) -> Result<client::Api<Object>, Reason> {
+        let unknown = || Reason::Request(format!("the server has no {} in {}", name.kind, name.api_version));
+        self.plane.api(&name.gvk(), &name.namespace).ok_or_else(unknown)
+    }
+
+    async fn change(&mut self, step: &Step) -> Result<(), Reason> {
+        let plane = self.plane.clone();
+        let unknown = |e: crate::control_plane::UnknownComponent| Reason::Request(e.to_string());
+        match step {
+            Step::Create(object) => {
+                let object = Object::from_value(object.clone()).unwrap_or_default();
+                plane.create(&object).await.map_err(|e| request("create", &e))?;
+            }
+            Step::Apply(value) => {
+                let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+                let namespace = text(&value["metadata"]["namespace"]);
+                let name = ObjectName {
+                    api_version: text(&value["apiVersion"]),
+                    kind: text(&value["kind"]),
+                    namespace: if namespace.is_empty() { "default".into() } else { namespace },
+                    name: text(&value["metadata"]["name"]),
+                };
+                let options = WriteOptions::manager("scenario");
+                let applied = self.api(&name)?.patch(&name.name, &options, &Patch::Apply(value.clone())).await;
+                applied.map_err(|e| request("apply", &e))?;
+            }
+            Step::Patch { object, patch } => {
+                let patch = Patch::Merge(patch.clone());
+                let patched = self.api(object)?.patch(&object.name, &WriteOptions::default(), &patch).await;
+                patched.map_err(|e| request("patch", &e))?;
+            }
+            Step::Scale { object, replicas } => {
+                let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+                let patched = self.api(object)?.patch(&object.name, &WriteOptions::default(), &patch).await;
+                patched.map_err(|e| request("scale", &e))?;
+            }
+            Step::Delete { object, propagation } => {
+                let policy = match propagation {
+                    Propagation::Background => client::Propagation::Background,
+                    Propagation::Foreground => client::Propagation::Foreground,
+                    Propagation::Orphan => client::Propagation::Orphan,
+                };
+                if object.kind == "Pod" {
+                    self.checker.excuse(&object.namespace, &object.name);
+                }
+                let deleted = self.api(object)?.delete(&object.name, &DeleteOptions::propagation(policy)).await;
+                deleted.map_err(|e| request("delete", &e))?;
+            }
+            Step::FailNode(node) => node_exists(plane.nodes.fail(node), node)?,
+            Step::HealNode(node) => node_exists(plane.nodes.heal(node), node)?,
+            Step::CutNode(node) => node_exists(plane.nodes.cut(node), node)?,
+            Step::FlapNode { node, times, down, up } => {
+                let (node, times, down, up) = (node.clone(), *times, down.0, up.0);
+                tokio::spawn(async move {
+                    for _ in 0..times {
+                        plane.nodes.fail(&node);
+                        tokio::time::sleep(down).await;
+                        plane.nodes.heal(&node);
+                        tokio::time::sleep(up).await;
+                    }
+                });
+            }
+            Step::Drain(node) => {
+                set_unschedulable(&plane, node, true).await?;
+                let node = node.clone();
+                tokio::spawn(async move { drain(&plane, &node).await });
+            }
+            Step::Uncordon(node) => set_unschedulable(&plane, node, false).await?,
+            Step::BreakImage(image) => plane.nodes.break_image(image),
+            Step::Load { app, milli_cores } => plane.load.set(app, *milli_cores),
+            Step::Cut(name) => plane.component(name).map_err(unknown)?.set_cut(true),
+            Step::Heal(name) => plane.component(name).map_err(unknown)?.set_cut(false),
+            Step::DelayWatches { component, by } => plane.component(component).map_err(unknown)?.set_lag(by.0),
+            Step::JumpClock { of, by } => {
+                let by = SignedDuration::from_millis(by.0);
+                match plane.nodes.clock(of) {
+                    _ if of == "server" => plane.cluster.clock.jump(by),
+                    Some(clock) => clock.jump(by),
+                    None => plane.component(of).map_err(unknown)?.clock.jump(by),
+                }
+            }
+            Step::Crash(crash) => {
+                let restart = crash.restart_after.map(|after| Restart { after: after.0, caches: crash.caches });
+                plane.component(&crash.component).map_err(unknown)?.crash(crash.point.clone(), restart, crash.times);
+            }
+            Step::Restart { component, caches } => plane.component(component).map_err(unknown)?.restart(*caches),
+            Step::Advance(_) | Step::WaitFor(_) | Step::Settle { .. } => {}
+        }
+        Ok(())
+    }
+
+    async fn wait_for(&mut self, condition: &Condition) -> Result<(), Box<Failure>> {
+        let api = self.api(&condition.object).map_err(|r| self.failure(r))?;
+        let end = self.trace.elapsed() + condition.within.0;
+        loop {
+            let object = api.get_opt(&condition.object.name).await.map_err(|e| self.failure(request("get", &e)))?;
+            self.check().await?;
+            if holds(condition, object.as_ref()) {
+                return Ok(());
+            }
+            if self.trace.elapsed() >= end {
+                let mut found = object.map_or(Value::Null, Object::into_value);
+                found["metadata"]["managedFields"] = Value::Null;
+                return Err(self.failure(Reason::Unmet {
+                    condition: serde_json::to_string(condition).unwrap_or_default(),
+                    within: condition.within.0,
+                    found: found.to_string(),
+                }));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn settle(&mut self, quiet: Duration, within: Duration) -> Result<(), Box<Failure>> {
+        for component in self.plane.components() {
+            component.spare();
+            component.set_cut(false);
+            component.set_lag(Duration::ZERO);
+            component.restart(crate::Caches::Empty);
+        }
+        for node in self.plane.nodes.names() {
+            self.plane.nodes.heal(&node);
+        }
+        let begun = self.trace.elapsed();
+        loop {
+            self.advance(SLICE).await?;
+            let now = self.trace.elapsed();
+            if now.saturating_sub(self.checker.last_change().max(begun)) >= quiet {
+                break;
+            }
+            if now - begun > within {
+                return Err(self.failure(Reason::Restless { within, last: self.checker.last_changes() }));
+            }
+        }
+        self.checker.settled(self.trace.objects()).map_err(|reason| self.failure(reason))
+    }
+}
+
+fn request(what: &str, error: &client::Error) -> Reason {
+    Reason::Request(format!("{what}: {error}"))
+}
+
+fn node_exists(exists: bool, node: &str) -> Result<(), Reason> {
+    if exists { Ok(()) } else { Err(Reason::Request(format!("there is no node {node:?}"))) }
+}
+
+fn holds(condition: &Condition, object: Option<&Object>) -> bool {
+    let Some(object) = object else { return condition.absent };
+    if condition.absent {
+        return false;
+    }
+    let has_condition = condition.condition.as_ref().is_none_or(|kind| {
+        let all = object.at(&["status", "conditions"]).and_then(Value::as_array);
+        all.into_iter().flatten().any(|c| c["type"] == kind.as_str() && c["status"] == "True")
+    });
+    let field = |path: &str| object.at(&path.split('.').collect::<Vec<_>>()).unwrap_or(&Value::Null);
+    has_condition && condition.fields.iter().all(|(path, value)| field(path) == value)
+}
+
+async fn set_unschedulable(plane: &ControlPlane, node: &str, unschedulable: bool) -> Result<(), Reason> {
+    let name = ObjectName::new("v1", "Node", node);
+    let Some(api) = plane.api(&name.gvk(), "") else { return Ok(()) };
+    let patch = Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
+    api.patch(node, &WriteOptions::default(), &patch).await.map(|_| ()).map_err(|e| request("cordon", &e))
+}
+
+/// Evicts the pods of a node until none is left, or the node is schedulable again.
+async fn drain(plane: &ControlPlane, node: &str) {
+    let pod = ObjectName::new("v1", "Pod", "");
+    let (Some(pods), Some(nodes)) =
+        (plane.resource(&pod.gvk()), plane.api(&ObjectName::new("v1", "Node", node).gvk(), ""))
+    else {
+        return;
+    };
+    let all = plane.client.dynamic(&pods);
+    loop {
+        let cordoned = nodes.get_opt(node).await.ok().flatten();
+        if !cordoned.is_some_and(|n| n.at(&["spec", "unschedulable"]) == Some(&Value::Bool(true))) {
+            return;
+        }
+        let Ok(list) = all.list_all(&ListOptions::default()).await else { return };
+        let on_node = |p: &&Object| {
+            p.str_at(&["spec", "nodeName"]) == Some(node)
+                && !p.is_deleting()
+                && p.controller_of().is_none_or(|o| o.kind != "DaemonSet")
+        };
+        let left: Vec<&Object> = list.items.iter().filter(on_node).collect();
+        if left.is_empty() {
+            return;
+        }
+        for pod in left {
+            let api = plane.client.dynamic(&pods).namespace(pod.namespace());
+            let _ = api.evict(pod.name(), &DeleteOptions::uid(pod.uid())).await;
+        }
+        tokio::time::sleep(EVICT_AGAIN).await;
+    }
+}
+
+/// Runs a scenario to its end. Must be called inside a runtime of one thread whose time is paused; see [`run`].
+pub async fn run_here(scenario: &Scenario) -> Result<Report, Box<Failure>> {
+    let mut run = Run::start(scenario).await?;
+    run.steps().await?;
+    Ok(run.report())
+}
+
+/// Runs a future in virtual time, on this thread.
+pub fn in_virtual_time<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    Ok(runtime.block_on(work))
+}
+
+/// Runs a scenario to its end, in virtual time on this thread.
+pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
+    match in_virtual_time(run_here(scenario)) {
+        Ok(done) => done,
+        Err(e) => Err(Box::new(Failure {
+            step: 0,
+            at: Duration::ZERO,
+            down: Vec::new(),
+            reason: Reason::Request(format!("cannot start a runtime: {e}")),
+            scenario: scenario.to_yaml(),
+        })),
+    }
+}

@@ -1,0 +1,336 @@
+//! Scenarios: what happens to a simulated cluster, as data in YAML or JSON.
+//!
+//! Everything that a run depends on is in the scenario, its seed included, so that its text repeats the run.
+
+use crate::component::Caches;
+use crate::link::CrashPoint;
+use crate::nodes::NodeSpec;
+use crate::span::{Offset, Span};
+use codec::yaml;
+use meta::{Gvk, Value};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A scenario.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Scenario {
+    /// The seed of everything random.
+    #[serde(default)]
+    pub seed: u64,
+    /// When it begins, as `2026-01-01T00:00:00Z`, which is the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<jiff::Timestamp>,
+    /// The controllers that run, and `scheduler`. Empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<String>,
+    /// How long requests of components and their responses take, each; at least 1 ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+    /// The nodes at the start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeSpec>,
+    /// What happens, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A random time between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Latency {
+    pub minimum: Span,
+    pub maximum: Span,
+}
+
+/// Names an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ObjectName {
+    pub api_version: String,
+    pub kind: String,
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    pub name: String,
+}
+
+fn default_namespace() -> String {
+    "default".into()
+}
+
+impl ObjectName {
+    /// An object in the namespace `default`.
+    pub fn new(api_version: &str, kind: &str, name: &str) -> Self {
+        Self { api_version: api_version.into(), kind: kind.into(), namespace: default_namespace(), name: name.into() }
+    }
+
+    pub(crate) fn gvk(&self) -> Gvk {
+        let (group, version) = self.api_version.rsplit_once('/').unwrap_or(("", &self.api_version));
+        Gvk::new(group, version, &self.kind)
+    }
+}
+
+/// Something that happens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Step {
+    /// Creates an object.
+    Create(Value),
+    /// Applies an object as kubectl does on the server, with the field manager `scenario`.
+    Apply(Value),
+    /// Merges a patch into an object.
+    Patch { object: ObjectName, patch: Value },
+    /// Deletes an object.
+    Delete {
+        object: ObjectName,
+        #[serde(default)]
+        propagation: Propagation,
+    },
+    /// Sets the number of replicas.
+    Scale { object: ObjectName, replicas: i64 },
+    /// Stops the machine of a node.
+    FailNode(String),
+    /// Starts the machine of a node again, or heals its connection.
+    HealNode(String),
+    /// Cuts a node off from the API server; its containers run on.
+    CutNode(String),
+    /// Fails and heals a node several times. Later steps happen meanwhile.
+    FlapNode { node: String, times: u32, down: Span, up: Span },
+    /// Cordons a node, and evicts its pods. Later steps happen meanwhile.
+    Drain(String),
+    /// Makes a node schedulable again.
+    Uncordon(String),
+    /// Containers of this image never become ready from now on.
+    BreakImage(String),
+    /// Sets the CPU, in thousandths of cores, that the pods with this label `app` use together.
+    Load { app: String, milli_cores: u64 },
+    /// Cuts a component off from the API server.
+    Cut(String),
+    /// Heals the connection of a component.
+    Heal(String),
+    /// Delays the watch events of a component, so that its caches are old.
+    DelayWatches { component: String, by: Span },
+    /// Sets a clock forward or back: of a component, of a node, or of the API server (`server`).
+    JumpClock { of: String, by: Offset },
+    /// Kills a component at a point, and starts it again.
+    Crash(Crash),
+    /// Starts a component that is down.
+    Restart {
+        component: String,
+        #[serde(default)]
+        caches: Caches,
+    },
+    /// Lets time pass.
+    Advance(Span),
+    /// Lets time pass until a condition holds.
+    WaitFor(Condition),
+    /// Heals everything, lets time pass until nothing is written any more, and checks what must hold then.
+    Settle {
+        /// How long nothing must be written.
+        #[serde(default = "quiet")]
+        quiet: Span,
+        #[serde(default = "limit")]
+        within: Span,
+    },
+}
+
+fn quiet() -> Span {
+    Span(Duration::from_secs(360))
+}
+
+fn limit() -> Span {
+    Span(Duration::from_secs(2 * 3600))
+}
+
+impl Step {
+    /// A settlement with the default limits.
+    pub fn settle() -> Self {
+        Self::Settle { quiet: quiet(), within: limit() }
+    }
+}
+
+/// What happens to the dependents of a deleted object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Propagation {
+    #[default]
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// A crash of a component.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Crash {
+    pub component: String,
+    #[serde(default = "now")]
+    pub point: CrashPoint,
+    /// How long it is down; none: until a step restarts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_after: Option<Span>,
+    /// The caches that it then has.
+    #[serde(default)]
+    pub caches: Caches,
+    /// How often this happens, each time after the restart.
+    #[serde(default = "once")]
+    pub times: u32,
+}
+
+fn now() -> CrashPoint {
+    CrashPoint::Now
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// A condition of one object. With no other field, it holds when the object exists.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Condition {
+    pub object: ObjectName,
+    /// It holds when the object does not exist.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
+    /// The condition of this type in `status.conditions` is `True`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    /// Fields, such as `status.readyReplicas`, and their values; `null` is an absent field.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub fields: serde_json::Map<String, Value>,
+    #[serde(default = "patience")]
+    pub within: Span,
+}
+
+fn patience() -> Span {
+    Span(Duration::from_secs(1800))
+}
+
+impl Condition {
+    /// A field of an object that must have a value.
+    pub fn field(object: ObjectName, field: &str, value: impl Into<Value>) -> Self {
+        let fields = serde_json::Map::from_iter([(field.to_owned(), value.into())]);
+        Self { object, absent: false, condition: None, fields, within: patience() }
+    }
+}
+
+/// Why a text is no scenario.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseError {
+    #[error("the scenario is not valid YAML: {0}")]
+    Yaml(#[from] yaml::Error),
+    #[error("the file has {0} documents instead of one scenario")]
+    Documents(usize),
+    /// The path of the field, and what is wrong with it.
+    #[error("{path}: {problem}")]
+    Field { path: String, problem: String },
+}
+
+impl Scenario {
+    /// Parses YAML or JSON.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut documents = yaml::parse_strict(text)?;
+        match (documents.pop(), documents.len()) {
+            (Some(document), 0) => Self::from_value(document),
+            (last, n) => Err(ParseError::Documents(n + usize::from(last.is_some()))),
+        }
+    }
+
+    /// Decodes a scenario.
+    pub fn from_value(value: Value) -> Result<Self, ParseError> {
+        let scenario: Self = serde_path_to_error::deserialize(value).map_err(|e| {
+            let path = e.path().to_string();
+            let path = if path == "." { "scenario".to_owned() } else { path };
+            ParseError::Field { path, problem: e.into_inner().to_string() }
+        })?;
+        scenario.validate()?;
+        Ok(scenario)
+    }
+
+    /// Values that the types allow, but make no sense.
+    fn validate(&self) -> Result<(), ParseError> {
+        let error = |path: String, problem: &str| Err(ParseError::Field { path, problem: problem.to_owned() });
+        if let Some(l) = self.latency
+            && l.maximum < l.minimum
+        {
+            return error("latency.maximum".into(), "must not be less than minimum");
+        }
+        for (i, node) in self.nodes.iter().enumerate() {
+            for (field, text) in [("cpu", &node.cpu), ("memory", &node.memory)] {
+                if meta::Quantity::parse(text).is_err() {
+                    return error(format!("nodes[{i}].{field}"), &format!("{text:?} is not a quantity"));
+                }
+            }
+            if self.nodes[..i].iter().any(|other| other.name == node.name) {
+                return error(format!("nodes[{i}].name"), &format!("there are two nodes {:?}", node.name));
+            }
+        }
+        for (i, component) in self.components.iter().enumerate() {
+            if component != crate::SCHEDULER && !controllers::names().any(|name| name == component) {
+                return error(format!("components[{i}]"), &format!("there is no component {component:?}"));
+            }
+        }
+        for (i, step) in self.steps.iter().enumerate() {
+            self.validate_step(step).or_else(|(field, problem)| error(format!("steps[{i}].{field}"), &problem))?;
+        }
+        Ok(())
+    }
+
+    /// The field and the problem of a step that can never be executed.
+    fn validate_step(&self, step: &Step) -> Result<(), (&'static str, String)> {
+        let component = |field, name: &String| {
+            let known = name == crate::SCHEDULER || controllers::names().any(|n| n == name);
+            let runs = self.components.is_empty() || self.components.contains(name);
+            match (known, runs) {
+                (false, _) => Err((field, format!("there is no component {name:?}"))),
+                (_, false) => Err((field, format!("component {name:?} is not among components"))),
+                _ => Ok(()),
+            }
+        };
+        let node = |field, name: &String| {
+            let known = self.nodes.iter().any(|n| n.name == *name);
+            if known { Ok(()) } else { Err((field, format!("there is no node {name:?}"))) }
+        };
+        let object = |field, value: &Value| {
+            let text = |f: &str| value[f].as_str().is_some_and(|s| !s.is_empty());
+            if !text("kind") || !text("apiVersion") {
+                return Err((field, "must be an object with apiVersion and kind".to_owned()));
+            }
+            let metadata = &value["metadata"];
+            let named = ["name", "generateName"].iter().any(|f| metadata[*f].as_str().is_some_and(|s| !s.is_empty()));
+            if named { Ok(()) } else { Err((field, "must have metadata.name".to_owned())) }
+        };
+        match step {
+            Step::Create(o) => object("create", o),
+            Step::Apply(o) => object("apply", o),
+            Step::Cut(c) => component("cut", c),
+            Step::Heal(c) => component("heal", c),
+            Step::DelayWatches { component: c, .. } => component("delayWatches.component", c),
+            Step::Crash(c) if c.times == 0 => Err(("crash.times", "must be at least 1".to_owned())),
+            Step::Crash(c) => component("crash.component", &c.component),
+            Step::Restart { component: c, .. } => component("restart.component", c),
+            Step::FailNode(n) => node("failNode", n),
+            Step::HealNode(n) => node("healNode", n),
+            Step::CutNode(n) => node("cutNode", n),
+            Step::Drain(n) => node("drain", n),
+            Step::Uncordon(n) => node("uncordon", n),
+            Step::FlapNode { node: n, .. } => node("flapNode.node", n),
+            Step::JumpClock { of, .. } if of == "server" || self.nodes.iter().any(|n| n.name == *of) => Ok(()),
+            Step::JumpClock { of, .. } => component("jumpClock.of", of),
+            _ => Ok(()),
+        }
+    }
+
+    /// The scenario as YAML.
+    pub fn to_yaml(&self) -> String {
+        yaml::to_string(&serde_json::to_value(self).unwrap_or_default())
+    }
+
+    /// Components whose connection has faults.
+    pub(crate) fn faulty(&self) -> impl Iterator<Item = &String> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Cut(component) | Step::DelayWatches { component, .. } => Some(component),
+            _ => None,
+        })
+    }
+}
