@@ -169,5 +169,6 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// of that name.
 pub fn run(context: Context, options: &Options) -> Option<Running> {
     let Row(.., run) = CONTROLLERS.iter().find(|Row(name, ..)| *name == context.name)?;
+    metrics::publish("controllers", crate::meters::text);
     Some(run(context, options))
 }

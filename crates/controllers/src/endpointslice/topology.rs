@@ -307,7 +307,7 @@ mod tests {
         assert!(t.overloaded().is_empty());
         // Zone b has grown: half of the endpoints do not suffice for it.
         t.set_nodes([("a", 1000), ("b", 9000)].into_iter().map(|(z, cpu)| NodeCpu { zone: Some(z.into()), cpu }));
-        assert_eq!(t.overloaded(), [key.clone()]);
+        assert_eq!(t.overloaded(), std::slice::from_ref(&key));
         assert!(matches!(t.disable(&key, "IPv4"), Some(Report::Disabled(why)) if why.starts_with(DISABLED)));
         assert_eq!(t.disable(&key, "IPv4"), None);
         let mut plan = Plan { unchanged: vec![slice("s", "ab")], ..Plan::default() };

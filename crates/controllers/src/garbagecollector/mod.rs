@@ -16,6 +16,7 @@ use client::{
     WorkQueue, WriteOptions,
 };
 use decide::{Fate, Standing, fate};
+use futures::StreamExt;
 use graph::{FOREGROUND, Graph, Item, Node, ORPHAN, Uid};
 use meta::object::OwnerRef;
 use meta::{GroupVersion, Object};
@@ -27,6 +28,8 @@ use std::time::Duration;
 
 /// How many owners of one object are read before other keys have their turn.
 const READS_AT_ONCE: usize = 500;
+/// How many dependents of an owner are made orphans at a time.
+const RELEASED_AT_ONCE: usize = 20;
 /// After how many owners other tasks of the thread have their turn.
 const YIELD_AFTER: usize = 20;
 
@@ -337,12 +340,20 @@ impl Collector {
         let uid = &*node.meta().uid;
         let api = self.api(&node.resource, &node.meta().namespace);
         if node.is_orphaning() {
-            for d in &dependents {
-                if let Some(live) = self.live(d).await? {
+            let release = |d: &Node| {
+                let d = d.clone();
+                async move {
+                    let Some(live) = self.live(&d).await? else { return Ok(()) };
                     let api = self.api(&d.resource, &d.meta().namespace);
-                    drop_references(&api, &live, |u| u == uid).await?;
+                    drop_references(&api, &live, |u| u == uid).await
                 }
-            }
+            };
+            let released: Vec<Result<(), Error>> = futures::stream::iter(dependents.iter().map(release))
+                .buffer_unordered(RELEASED_AT_ONCE)
+                .collect()
+                .await;
+            // One that fails delays its owner, not the others.
+            released.into_iter().collect::<Result<(), Error>>()?;
             if let Some(live) = self.live(&node).await? {
                 drop_finalizer(&api, &live, ORPHAN).await?;
             }

@@ -170,3 +170,28 @@ async fn pods_with_two_addresses_are_in_slices_of_both_families() {
     })
     .await;
 }
+
+/// `/metrics` shows what the controllers and their queues count.
+#[tokio::test(start_paused = true)]
+async fn controllers_are_measured() {
+    let p = Plane::start().await;
+    p.node("n1", "4").await;
+    p.one_pod_per_node(&["n1"]).await;
+    p.service("s", json!({"trafficDistribution": "PreferSameZone"})).await;
+    p.until("the slice", async || (!p.hints("s").await.is_empty()).then_some(())).await;
+    let text = p.cluster.send("GET", "/metrics", None, "text/plain", bytes::Bytes::new()).await.body;
+    let text = text.as_str().unwrap();
+    // Other tests of the process count into the same metrics.
+    for series in [
+        "endpoint_slice_controller_changes{operation=\"create\"}",
+        "endpoint_slice_controller_syncs{result=\"success\"}",
+        "node_collector_zone_size{zone=\"\"}",
+        "workqueue_adds_total{name=\"endpoint_slice\"}",
+        "workqueue_adds_total{name=\"endpoint\"}",
+    ] {
+        let line = text.lines().find_map(|l| l.strip_prefix(series));
+        let value: Option<f64> = line.and_then(|v| v.trim().parse().ok());
+        let near = || text.lines().filter(|l| l.starts_with(series.split('{').next().unwrap())).collect::<Vec<_>>();
+        assert!(value.is_some_and(|v| v > 0.0), "{series}: {:?}", near());
+    }
+}
