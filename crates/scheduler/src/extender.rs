@@ -1,7 +1,7 @@
 //! Calls extenders over HTTP (upstream `extender.go`, `k8s.io/kube-scheduler/extender/v1`).
 //!
 //! An extender is not trusted to answer in time, with little, or truthfully: its time and bytes are limited, and nodes and pods that it
-//! names must be among those that it was asked about.
+//! names must be among those of the call.
 
 use crate::cluster::{Cluster, Node};
 use crate::configuration::ExtenderConfiguration;

@@ -251,7 +251,8 @@ impl Scheduler {
                 self.queue.remove(&p.meta.uid);
                 self.bindings.remove(&p.meta.uid);
                 self.cluster.nominations_mut().remove(&p.meta.uid);
-                let known = self.cluster.is_placed(&p.meta.uid);
+                // An assumed pod counts as placed once the binding is observed.
+                let known = self.cluster.pod(&p.meta.uid).is_some_and(|p| !p.view.node_name.is_empty());
                 let node = p.view.node_name.clone();
                 self.cluster.add_pod(p.clone(), &node);
                 match &old {
