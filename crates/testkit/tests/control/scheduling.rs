@@ -193,11 +193,21 @@ profiles:
   plugins: {postFilter: {disabled: [{name: DefaultPreemption}]}}
 - schedulerName: pushy
 ";
-    let _trigger = p.other_scheduler(|o| o.configuration = Configuration::parse(text).unwrap()).await;
+    let decisions: Arc<scheduler::Decisions> = Arc::default();
+    let kept = decisions.clone();
+    let change = |o: &mut scheduler::Options| {
+        o.configuration = Configuration::parse(text).unwrap();
+        o.decisions = kept;
+    };
+    let _trigger = p.other_scheduler(change).await;
     p.pod_of("low", "low", "1", json!({})).await;
     p.running("low").await;
     p.pod_of("waits", "high", "1", json!({"schedulerName": "polite"})).await;
     p.waits_because("waits", "0/1 nodes are available: 1 Insufficient cpu.").await;
+    let waiting = p.api("pods").get("waits").await.unwrap();
+    let decision = decisions.get(waiting.uid()).expect("the last decision");
+    let reasons: Vec<String> = decision.refusal("a").unwrap().reasons.iter().map(ToString::to_string).collect();
+    assert_eq!(reasons, ["Insufficient cpu"], "the reason of each node is kept");
     p.pod_of("unknown", "high", "1", json!({"schedulerName": "unknown"})).await;
     tokio::time::sleep(Duration::from_secs(400)).await;
     assert!(!p.is_deleting("low").await);
