@@ -189,7 +189,8 @@ impl NodeFilter for Check<'_> {
             }
         }
         // The first pod of a group may go anywhere.
-        if !has_all_keys || (!has_pods && !(self.required.sum() == 0 && matches_itself())) {
+        let is_first = || self.required.sum() == 0 && matches_itself();
+        if !has_all_keys || !(has_pods || is_first()) {
             return Err(Refusal::unresolvable(NAME, "node(s) didn't match pod affinity rules"));
         }
         if own
