@@ -210,7 +210,7 @@ impl<'a> Allocator<'a> {
         untolerated(&taints, EXCLUDING, &tolerations).is_none() && selectors.into_iter().all(selected)
     }
 
-    /// Whether nobody has the device, and what it shares with others of its pool suffices.
+    /// Whether the device is not in use, and the counters that it shares with others of its pool suffice.
     fn is_free(&self, device: &Offered<'a>, request: &Request<'_>, chosen: &[Chosen<'a>]) -> bool {
         let same = |c: &Chosen<'a>| c.device.id() == device.id();
         if chosen.iter().any(same) {

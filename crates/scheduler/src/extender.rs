@@ -1,7 +1,7 @@
 //! Calls extenders over HTTP (upstream `extender.go`, `k8s.io/kube-scheduler/extender/v1`).
 //!
 //! An extender is not trusted to answer in time, with little, or truthfully: its time and bytes are limited, and nodes and pods that it
-//! names must be among those that it was asked about.
+//! names must be among those of the call.
 
 use crate::cluster::{Cluster, Node};
 use crate::configuration::ExtenderConfiguration;
@@ -72,7 +72,7 @@ pub struct Extender {
 /// A member of an answer. Go ignores the case of names.
 fn member<'a>(answer: &'a Value, name: &str) -> &'a Value {
     let fields = answer.as_object().into_iter().flatten();
-    fields.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v).last().unwrap_or(&Value::Null)
+    fields.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v).next_back().unwrap_or(&Value::Null)
 }
 
 fn texts(value: &Value) -> HashMap<String, String> {

@@ -83,6 +83,9 @@ impl<'a> Filters<'a> {
 
     /// The pods of the same or a higher priority that are nominated for a node.
     fn ahead(&self, node: &str) -> Vec<Arc<Pod>> {
+        if self.cluster.nominations().is_empty() {
+            return Vec::new();
+        }
         let nominated = self.cluster.nominated(node).iter();
         let ahead = nominated.filter(|p| p.view.priority >= self.pod.view.priority && p.meta.uid != self.pod.meta.uid);
         ahead.cloned().collect()

@@ -164,7 +164,7 @@ pub trait Plugin: Send + Sync {
         Ok(None)
     }
 
-    /// What the filter of this plugin reads. After a change of it, a pod that the plugin refused is retried if [`Self::hint`] says so.
+    /// What the filter of this plugin reads. After a change of it, a pod that the plugin refused is retried if [`Self::hint`] returns true.
     fn reads(&self) -> &'static [Read] {
         &[]
     }

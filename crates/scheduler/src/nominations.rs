@@ -17,6 +17,10 @@ impl Nominations {
         self.by_node.get(node).map_or(&[], Vec::as_slice)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// The node that a pod is nominated for.
     pub fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
         self.nodes.get(uid)

@@ -37,6 +37,14 @@ impl Term {
         self.selects(&owner.namespace, other, labels)
     }
 
+    /// Whether the term of the pod `owner` selects the pod `other`, if its namespace selector selects all namespaces.
+    pub fn may_match(&self, owner: &Meta, other: &Meta) -> bool {
+        let ns = &*other.namespace;
+        let own = self.namespaces.is_empty() && owner.namespace == other.namespace;
+        let in_namespace = own || self.namespace_selector.is_some() || self.namespaces.iter().any(|n| **n == *ns);
+        in_namespace && self.selector.matches(|k| other.label(k))
+    }
+
     /// Whether the term of a pod of a namespace selects the pod `other`.
     pub fn selects(&self, namespace: &str, other: &Meta, labels: &NamespaceLabels) -> bool {
         let ns = &*other.namespace;

@@ -150,6 +150,9 @@ fn victims(filters: &Filters<'_>, pod: &Pod, cluster: &Cluster, node: &Node) -> 
 /// For each pod, whether its eviction violates a disruption budget, if they are evicted in this order.
 fn violations<'a>(pods: &[(usize, Arc<Pod>)], budgets: impl Iterator<Item = &'a Arc<Budget>>) -> Vec<bool> {
     let mut budgets: Vec<(&Budget, i64)> = budgets.map(|b| (&**b, b.view.disruptions_allowed)).collect();
+    if budgets.is_empty() {
+        return vec![false; pods.len()];
+    }
     let mut violated = Vec::with_capacity(pods.len());
     for (_, pod) in pods {
         let mut violates = false;

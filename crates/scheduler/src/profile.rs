@@ -58,7 +58,8 @@ pub struct PostFiltered {
 
 impl Framework {
     /// A framework that calls the plugins in this order at all points that they implement.
-    pub fn new(name: &str, plugins: Vec<Arc<dyn Plugin>>) -> Self {
+    #[cfg(test)]
+    fn new(name: &str, plugins: Vec<Arc<dyn Plugin>>) -> Self {
         let at = |point: &Point| {
             let implementing = plugins.iter().filter(|p| p.points().contains(point));
             implementing.map(|p| Weighted { plugin: p.clone(), weight: p.weight() }).collect()

@@ -3,6 +3,7 @@
 use crate::changes::{Change, Changes};
 use crate::cluster::Cluster;
 use crate::configuration::{Configuration, ConfigurationError};
+use crate::decisions::Decisions;
 use crate::extender::Extender;
 use crate::framework::{Event, Plugin};
 use crate::plugins::{Handle, Preempting};
@@ -34,6 +35,8 @@ pub struct Options {
     pub extenders: Vec<Extender>,
     /// The maximum number of concurrent bindings.
     pub bindings: usize,
+    /// Takes the last decision about each pod that waits.
+    pub decisions: Arc<Decisions>,
 }
 
 impl Options {
@@ -48,6 +51,7 @@ impl Options {
             plugins: Vec::new(),
             extenders: Vec::new(),
             bindings: 128,
+            decisions: Arc::default(),
         }
     }
 }
@@ -250,8 +254,10 @@ impl Scheduler {
             Some(p) if !p.view.node_name.is_empty() => {
                 self.queue.remove(&p.meta.uid);
                 self.bindings.remove(&p.meta.uid);
+                self.options.decisions.remove(&p.meta.uid);
                 self.cluster.nominations_mut().remove(&p.meta.uid);
-                let known = self.cluster.is_placed(&p.meta.uid);
+                // An assumed pod counts as placed once the binding is observed.
+                let known = self.cluster.pod(&p.meta.uid).is_some_and(|p| !p.view.node_name.is_empty());
                 let node = p.view.node_name.clone();
                 self.cluster.add_pod(p.clone(), &node);
                 match &old {
@@ -293,6 +299,7 @@ impl Scheduler {
     }
 
     fn gone(&mut self, p: &Arc<Pod>) {
+        self.options.decisions.remove(&p.meta.uid);
         self.queue.remove(&p.meta.uid);
         self.bindings.remove(&p.meta.uid);
         let nominated = self.cluster.nominations().node_of(&p.meta.uid).is_some();

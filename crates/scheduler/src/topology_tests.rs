@@ -14,11 +14,11 @@ fn pod(n: u64) -> Arc<Pod> {
     let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}});
     let anti = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
     let mut metadata = json!({"name": n.to_string(), "namespace": format!("ns{}", n % 2), "uid": n.to_string(),
-        "labels": {"app": if n % 3 == 0 { "a" } else { "b" }}});
-    if n % 7 == 0 {
+        "labels": {"app": if n.is_multiple_of(3) { "a" } else { "b" }}});
+    if n.is_multiple_of(7) {
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     }
-    let affinity = if n % 4 == 0 { anti } else { json!({}) };
+    let affinity = if n.is_multiple_of(4) { anti } else { json!({}) };
     let v = json!({"metadata": metadata, "spec": {"affinity": affinity}});
     Arc::new(Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
 }

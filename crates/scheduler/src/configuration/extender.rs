@@ -6,7 +6,7 @@ use client::https::{ClientIdentity, Config, Roots};
 use meta::Value;
 use std::time::Duration;
 
-/// How long an extender may take, unless its configuration says otherwise.
+/// How long an extender may take, unless it has a timeout of its own.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An HTTP service that filters, scores, preempts or binds.

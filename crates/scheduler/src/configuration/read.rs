@@ -3,6 +3,7 @@
 use super::extender::ExtenderConfiguration;
 use super::{Arguments, Configuration, ConfigurationError, Enabled, PluginSet, Profile, arguments, validate};
 use crate::framework::Point;
+use crate::queue::Backoff;
 use codec::yaml::{DEPTH_LIMIT, Error, parse_first};
 use meta::Value;
 use schema::form::{ANY, BOOLEAN, Fields, Form, Kind, LONG, NUMBER, TEXT};
@@ -118,24 +119,24 @@ impl Configuration {
         arguments::decode(&mut read).map_err(ConfigurationError::Invalid)?;
         name_single_profile(&mut read);
         validate::check(&read).map_err(ConfigurationError::Invalid)?;
-        let backoff = |field: &str, default: Duration| read[field].as_u64().map_or(default, Duration::from_secs);
-        let mut configuration = Self::default();
-        configuration.percentage = percentage(&read);
-        configuration.backoff.initial = backoff("podInitialBackoffSeconds", configuration.backoff.initial);
-        configuration.backoff.max = backoff("podMaxBackoffSeconds", configuration.backoff.max);
         let extenders: Result<Vec<_>, _> = list(&read, "extenders").map(ExtenderConfiguration::read).collect();
         let mut extenders = extenders.map_err(ConfigurationError::Invalid)?;
         // Those that may fail come last.
         extenders.sort_by_key(|e| e.ignorable);
-        configuration.profiles = list(&read, "profiles").map(profile).collect();
+        let mut profiles: Vec<Profile> = list(&read, "profiles").map(profile).collect();
         let ignored: Vec<Box<str>> = extenders.iter().flat_map(|e| e.ignored_resources()).collect();
         if !ignored.is_empty() {
-            for profile in &mut configuration.profiles {
+            for profile in &mut profiles {
                 profile.arguments.fit.ignored = ignored.clone();
             }
         }
-        configuration.extenders = extenders;
-        Ok(configuration)
+        let seconds = |field: &str, default| read[field].as_u64().map_or(default, Duration::from_secs);
+        let default = Backoff::default();
+        let backoff = Backoff {
+            initial: seconds("podInitialBackoffSeconds", default.initial),
+            max: seconds("podMaxBackoffSeconds", default.max),
+        };
+        Ok(Self { profiles, percentage: percentage(&read), backoff, extenders })
     }
 }
 

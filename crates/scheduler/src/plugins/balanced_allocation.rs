@@ -5,15 +5,19 @@ use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
 use crate::pod::Pod;
 use crate::resources::Resources;
 
+/// The most resources that are balanced.
+const MOST: usize = 16;
+
 pub struct BalancedAllocation {
     resources: Vec<Box<str>>,
 }
 
 impl BalancedAllocation {
-    /// A plugin that balances these resources; CPU and memory if there are none.
+    /// A plugin that balances the first [`MOST`] of these resources; CPU and memory if there are none.
     pub fn new(resources: &[Box<str>]) -> Self {
         let default = || vec!["cpu".into(), "memory".into()];
-        Self { resources: if resources.is_empty() { default() } else { resources.to_vec() } }
+        let all = if resources.is_empty() { default() } else { resources.to_vec() };
+        Self { resources: all.into_iter().take(MOST).collect() }
     }
 }
 
@@ -56,7 +60,8 @@ impl NodeScore for Balance<'_> {
     /// How much the pod improves the balance: about 75 if it does not change it.
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
-        let (mut with, mut without) = (Vec::with_capacity(2), Vec::with_capacity(2));
+        let (mut with, mut without) = ([0.0; MOST], [0.0; MOST]);
+        let mut counted = 0;
         for name in self.resources {
             let (requested, there) = (self.requests.get(name), n.view.allocatable.get(name));
             let is_extended = !matches!(&**name, "cpu" | "memory" | "ephemeral-storage");
@@ -64,9 +69,10 @@ impl NodeScore for Balance<'_> {
                 continue;
             }
             let used = node.requested.get(name);
-            with.push(((used + requested) as f64 / there as f64).min(1.0));
-            without.push((used as f64 / there as f64).min(1.0));
+            with[counted] = ((used + requested) as f64 / there as f64).min(1.0);
+            without[counted] = (used as f64 / there as f64).min(1.0);
+            counted += 1;
         }
-        MAX_SCORE / 2 + (MAX_SCORE / 2 + evenness(&with) - evenness(&without)) / 2
+        MAX_SCORE / 2 + (MAX_SCORE / 2 + evenness(&with[..counted]) - evenness(&without[..counted])) / 2
     }
 }

@@ -161,9 +161,16 @@ impl Plugin for InterPodAffinity {
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
         let own = &pod.view.pod_affinity;
+        let selected =
+            |other: &Pod| !own.required.is_empty() && own.required.iter().all(|t| t.may_match(&pod.meta, &other.meta));
+        let conflicts = |other: &Pod| {
+            own.anti_required.iter().any(|t| t.may_match(&pod.meta, &other.meta))
+                || other.view.pod_affinity.anti_required.iter().any(|t| t.may_match(&other.meta, &pod.meta))
+        };
         match event {
-            Event::PodPlaced(_) => !own.required.is_empty(),
-            Event::PodGone(gone) => !own.anti_required.is_empty() || !gone.view.pod_affinity.anti_required.is_empty(),
+            Event::PodPlaced(placed) => selected(placed),
+            Event::PodGone(gone) => conflicts(gone),
+            Event::PodChanged { old, new } => (!selected(old) && selected(new)) || (conflicts(old) && !conflicts(new)),
             _ => true,
         }
     }
@@ -182,7 +189,8 @@ impl NodeFilter for Check<'_> {
             }
         }
         // The first pod of a group may go anywhere.
-        if !has_all_keys || (!has_pods && !(self.required.sum() == 0 && matches_itself())) {
+        let is_first = || self.required.sum() == 0 && matches_itself();
+        if !has_all_keys || !(has_pods || is_first()) {
             return Err(Refusal::unresolvable(NAME, "node(s) didn't match pod affinity rules"));
         }
         if own

@@ -50,17 +50,6 @@ pub struct Insufficient {
 }
 
 impl Insufficient {
-    /// Upstream's message.
-    pub fn reason(&self) -> Cow<'static, str> {
-        match &*self.resource {
-            "pods" => "Too many pods".into(),
-            "cpu" => "Insufficient cpu".into(),
-            "memory" => "Insufficient memory".into(),
-            "ephemeral-storage" => "Insufficient ephemeral-storage".into(),
-            other => format!("Insufficient {other}").into(),
-        }
-    }
-
     /// The amount that is missing.
     pub fn missing(&self) -> i64 {
         self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
@@ -100,9 +89,30 @@ pub fn shortfalls(
     pods: usize,
     allocatable: &Resources,
 ) -> (Vec<Cow<'static, str>>, bool) {
-    let all = insufficiencies(requests, used, pods, allocatable);
-    let possible = all.iter().all(|i| &*i.resource == "pods" || i.requested <= i.capacity);
-    (all.iter().map(Insufficient::reason).collect(), possible)
+    let (mut reasons, mut possible) = (Vec::new(), true);
+    if pods as i64 + 1 > allocatable.pods {
+        reasons.push("Too many pods".into());
+    }
+    let mut is_short = |requested: i64, used: i64, capacity: i64| {
+        let short = requested > 0 && requested > capacity.saturating_sub(used);
+        possible &= !short || requested <= capacity;
+        short
+    };
+    if is_short(requests.cpu, used.cpu, allocatable.cpu) {
+        reasons.push("Insufficient cpu".into());
+    }
+    if is_short(requests.memory, used.memory, allocatable.memory) {
+        reasons.push("Insufficient memory".into());
+    }
+    if is_short(requests.ephemeral, used.ephemeral, allocatable.ephemeral) {
+        reasons.push("Insufficient ephemeral-storage".into());
+    }
+    for (name, requested) in &requests.extended {
+        if is_short(*requested, used.extended(name), allocatable.extended(name)) {
+            reasons.push(format!("Insufficient {name}").into());
+        }
+    }
+    (reasons, possible)
 }
 
 impl NodeResourcesFit {

@@ -128,6 +128,8 @@ struct Counted<'a> {
     by: Selected<'a>,
     domains: Counts,
     fewest: Fewest,
+    /// 1 if the constraint selects the pod itself.
+    itself: i64,
 }
 
 #[derive(Clone)]
@@ -147,7 +149,7 @@ impl<'a> Check<'a> {
             let mut counts = Counts::default();
             let fewest = Fewest::new(domains.iter());
             counts.extend(&c.constraint.topology_key, domains);
-            Counted { by: c.clone(), fewest, domains: counts }
+            Counted { by: c.clone(), fewest, domains: counts, itself: i64::from(c.matches(pod)) }
         });
         Self { pod, counted: counted.collect(), constraints }
     }
@@ -260,9 +262,8 @@ impl NodeFilter for Check<'_> {
             };
             let enough = c.domains.len() as i64 >= c.by.constraint.min_domains;
             let least = if enough { c.fewest.0[0].1 } else { 0 };
-            let itself = i64::from(c.by.matches(self.pod));
             let there = c.domains.get(key, domain);
-            if there + itself - least > c.by.constraint.max_skew {
+            if there + c.itself - least > c.by.constraint.max_skew {
                 return Err(Refusal::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
         }

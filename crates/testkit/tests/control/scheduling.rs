@@ -73,18 +73,18 @@ fn extender(ignorable: bool) -> Extender {
     let mut configuration: ExtenderConfiguration = Configuration::parse(text).unwrap().extenders.remove(0);
     configuration.ignorable = ignorable;
     let answer = |request: Request<Bytes>| async move {
-        let asked: Value = serde_json::from_slice(request.body()).unwrap();
-        let answer = match asked["Pod"]["metadata"]["labels"]["extender"].as_str().unwrap_or("agrees") {
+        let call: Value = serde_json::from_slice(request.body()).unwrap();
+        let answer = match call["Pod"]["metadata"]["labels"]["extender"].as_str().unwrap_or("agrees") {
             "hangs" => std::future::pending().await,
             "late" => {
                 tokio::time::sleep(Duration::from_secs(30)).await;
-                json!({"NodeNames": asked["NodeNames"]}).to_string()
+                json!({"NodeNames": call["NodeNames"]}).to_string()
             }
             "lies" => json!({"NodeNames": ["moon"]}).to_string(),
             "babbles" => "[".repeat(100_000),
             "refuses" => json!({"nodenames": [], "FailedNodes": {"a": "the extender is tired"}}).to_string(),
             "errs" => json!({"Error": "out of order"}).to_string(),
-            _ => json!({"NodeNames": asked["NodeNames"]}).to_string(),
+            _ => json!({"NodeNames": call["NodeNames"]}).to_string(),
         };
         Response::new(Full::new(Bytes::from(answer)))
     };
@@ -116,7 +116,7 @@ async fn extenders_that_fail_delay_only_their_pods() {
     for (behaviour, message) in cases {
         p.waits_because(behaviour, message).await;
     }
-    // An extender that comes to its senses is asked again.
+    // The pods are tried again once the extender agrees.
     for (behaviour, _) in cases {
         p.patch("pods", behaviour, json!({"metadata": {"labels": {"extender": null}}})).await;
     }
@@ -193,12 +193,22 @@ profiles:
   plugins: {postFilter: {disabled: [{name: DefaultPreemption}]}}
 - schedulerName: pushy
 ";
-    let _trigger = p.other_scheduler(|o| o.configuration = Configuration::parse(text).unwrap()).await;
+    let decisions: Arc<scheduler::Decisions> = Arc::default();
+    let kept = decisions.clone();
+    let change = |o: &mut scheduler::Options| {
+        o.configuration = Configuration::parse(text).unwrap();
+        o.decisions = kept;
+    };
+    let _trigger = p.other_scheduler(change).await;
     p.pod_of("low", "low", "1", json!({})).await;
     p.running("low").await;
     p.pod_of("waits", "high", "1", json!({"schedulerName": "polite"})).await;
     p.waits_because("waits", "0/1 nodes are available: 1 Insufficient cpu.").await;
-    p.pod_of("nobodys", "high", "1", json!({"schedulerName": "unknown"})).await;
+    let waiting = p.api("pods").get("waits").await.unwrap();
+    let decision = decisions.get(waiting.uid()).expect("the last decision");
+    let reasons: Vec<String> = decision.refusal("a").unwrap().reasons.iter().map(ToString::to_string).collect();
+    assert_eq!(reasons, ["Insufficient cpu"], "the reason of each node is kept");
+    p.pod_of("unknown", "high", "1", json!({"schedulerName": "unknown"})).await;
     tokio::time::sleep(Duration::from_secs(400)).await;
     assert!(!p.is_deleting("low").await);
     p.pod_of("takes", "high", "1", json!({"schedulerName": "pushy"})).await;
@@ -210,6 +220,26 @@ profiles:
         })
     };
     assert!(reported("waits", "polite") && reported("takes", "pushy"));
-    let nobodys = p.api("pods").get("nobodys").await.unwrap();
-    assert!(nobodys.at(&["status", "conditions"]).is_none(), "no scheduler has that name");
+    let unknown = p.api("pods").get("unknown").await.unwrap();
+    assert!(unknown.at(&["status", "conditions"]).is_none(), "no scheduler has that name");
+}
+
+/// A pod whose affinity no pod matched waited for five minutes after such a pod was bound.
+#[tokio::test(start_paused = true)]
+async fn a_pod_follows_the_pod_of_its_affinity() {
+    let p = Plane::start().await;
+    p.node("a", "1").await;
+    p.patch("nodes", "a", json!({"metadata": {"labels": {"zone": "z"}}})).await;
+    let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "leader"}}});
+    let affinity = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+    let pod = |name: &str, affinity: Value| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
+            "spec": {"affinity": affinity, "containers": [{"name": "c", "image": "i"}]}})
+    };
+    p.create("pods", pod("follower", affinity)).await;
+    p.waits_because("follower", "node(s) didn't match pod affinity rules").await;
+    let begin = tokio::time::Instant::now();
+    p.create("pods", pod("leader", json!({}))).await;
+    p.node_of("follower").await;
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
 }
