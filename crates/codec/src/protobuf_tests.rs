@@ -6,20 +6,20 @@ use schema::{Field, Schema, SchemaRef, Type};
 use serde_json::json;
 use std::sync::Arc;
 
-fn of(ty: Type) -> Schema {
+fn schema_of(ty: Type) -> Schema {
     Schema::new(ty)
 }
 
 fn list(items: Schema) -> Schema {
-    Schema { items: Some(SchemaRef::Inline(Arc::new(items))), ..of(Type::Array) }
+    Schema { items: Some(SchemaRef::Inline(Arc::new(items))), ..schema_of(Type::Array) }
 }
 
 fn map(values: Schema) -> Schema {
-    Schema { additional: Some(SchemaRef::Inline(Arc::new(values))), ..of(Type::Map) }
+    Schema { additional: Some(SchemaRef::Inline(Arc::new(values))), ..schema_of(Type::Map) }
 }
 
 fn record(fields: Vec<(&str, u32, Option<&str>, Schema)>) -> Schema {
-    let mut s = of(Type::Struct);
+    let mut s = schema_of(Type::Struct);
     s.fields = fields
         .into_iter()
         .map(|(name, number, inline, schema)| Field {
@@ -35,29 +35,29 @@ fn record(fields: Vec<(&str, u32, Option<&str>, Schema)>) -> Schema {
 
 fn kind() -> Schema {
     let volume = record(vec![
-        ("name", 1, None, of(Type::String)),
-        ("path", 1, Some("source#2"), of(Type::String)),
-        ("size", 2, Some("source#2"), of(Type::Quantity)),
+        ("name", 1, None, schema_of(Type::String)),
+        ("path", 1, Some("source#2"), schema_of(Type::String)),
+        ("size", 2, Some("source#2"), schema_of(Type::Quantity)),
     ]);
     record(vec![
-        ("apiVersion", 0, None, of(Type::String)),
-        ("kind", 0, None, of(Type::String)),
-        ("text", 1, None, of(Type::String)),
-        ("bytes", 2, None, of(Type::Bytes)),
-        ("int", 3, None, of(Type::Int32)),
-        ("long", 4, None, of(Type::Int64)),
-        ("double", 5, None, of(Type::Double)),
-        ("bool", 6, None, of(Type::Boolean)),
-        ("time", 7, None, of(Type::Time)),
-        ("micro", 8, None, of(Type::MicroTime)),
-        ("duration", 9, None, of(Type::Duration)),
-        ("port", 10, None, of(Type::IntOrString)),
-        ("raw", 11, None, of(Type::Raw)),
+        ("apiVersion", 0, None, schema_of(Type::String)),
+        ("kind", 0, None, schema_of(Type::String)),
+        ("text", 1, None, schema_of(Type::String)),
+        ("bytes", 2, None, schema_of(Type::Bytes)),
+        ("int", 3, None, schema_of(Type::Int32)),
+        ("long", 4, None, schema_of(Type::Int64)),
+        ("double", 5, None, schema_of(Type::Double)),
+        ("bool", 6, None, schema_of(Type::Boolean)),
+        ("time", 7, None, schema_of(Type::Time)),
+        ("micro", 8, None, schema_of(Type::MicroTime)),
+        ("duration", 9, None, schema_of(Type::Duration)),
+        ("port", 10, None, schema_of(Type::IntOrString)),
+        ("raw", 11, None, schema_of(Type::Raw)),
         ("volumes", 12, None, list(volume)),
-        ("labels", 13, None, map(of(Type::String))),
-        ("limits", 14, None, map(of(Type::Quantity))),
-        ("extra", 15, None, map(list(of(Type::String)))),
-        ("ints", 16, None, list(of(Type::Int32))),
+        ("labels", 13, None, map(schema_of(Type::String))),
+        ("limits", 14, None, map(schema_of(Type::Quantity))),
+        ("extra", 15, None, map(list(schema_of(Type::String)))),
+        ("ints", 16, None, list(schema_of(Type::Int32))),
         ("empty", 17, None, record(vec![])),
     ])
 }

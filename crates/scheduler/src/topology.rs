@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub type ByDomain = Arc<HashMap<Box<str>, i64>>;
 
 /// The most matchers whose counts are kept.
-const MOST: usize = 64;
+const MOST: usize = 256;
 
 /// Selects pods to count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ impl Matcher {
     }
 }
 
-/// Counts of the pods of a matcher, by the values of `key`.
+/// Counts of the pods of a matcher, by the values of `key`; by node, if that is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Query {
     pub matcher: Matcher,
@@ -51,6 +51,9 @@ pub struct Query {
 impl Query {
     /// The domain of a node, if it counts.
     fn domain<'a>(&self, node: &'a NodeEntry) -> Option<&'a str> {
+        if self.key.is_empty() {
+            return Some(&node.meta.name);
+        }
         let has_all = self.required.iter().all(|k| node.meta.label(k).is_some());
         node.meta.label(&self.key).filter(|_| has_all)
     }

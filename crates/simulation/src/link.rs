@@ -45,11 +45,11 @@ pub struct WriteMatch {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub resource: String,
     /// Which of the matching writes: 1 is the next one.
-    #[serde(default = "one")]
+    #[serde(default = "default_count")]
     pub number: u32,
 }
 
-fn one() -> u32 {
+fn default_count() -> u32 {
     1
 }
 

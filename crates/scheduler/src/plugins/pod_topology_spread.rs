@@ -5,7 +5,7 @@ use crate::counts::Counts;
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
-use crate::topology::{Matcher, Query};
+use crate::topology::{ByDomain, Matcher, Query};
 use meta::LabelSelector;
 use placement::{EXCLUDING, untolerated};
 use std::collections::{HashMap, HashSet};
@@ -60,6 +60,11 @@ impl Selected<'_> {
             key: self.constraint.topology_key.clone(),
             required: required.iter().map(|c| c.constraint.topology_key.clone()).collect(),
         }
+    }
+
+    /// The query for the matching pods by node.
+    fn query_by_node(&self, pod: &Pod) -> Query {
+        Query { key: "".into(), ..self.query(pod, &[]) }
     }
 
     /// The number of matching pods on a node. A selector of everything counts none, as upstream.
@@ -287,11 +292,12 @@ impl NodeFilter for Check<'_> {
 struct Preferred<'a> {
     by: Selected<'a>,
     domains: HashMap<&'a str, i64>,
+    /// The matching pods of every node, for a constraint by host name.
+    by_node: Option<ByDomain>,
     weight: f64,
 }
 
 struct Spread<'a> {
-    pod: &'a Pod,
     preferred: Vec<Preferred<'a>>,
     /// Feasible nodes that lack a topology key.
     ignored: HashSet<&'a str>,
@@ -315,7 +321,6 @@ impl<'a> Spread<'a> {
                 ignored.insert(&*node.name);
                 continue;
             }
-            // Pods of single nodes are counted when these are scored.
             for (c, domains) in constraints.iter().zip(&mut domains).filter(|(c, _)| !is_hostname(c.constraint)) {
                 domains.entry(n.meta.label(&c.constraint.topology_key).unwrap_or_default()).or_default();
             }
@@ -332,10 +337,11 @@ impl<'a> Spread<'a> {
         }
         let preferred = constraints.into_iter().zip(domains).map(|(by, domains)| {
             let size = if is_hostname(by.constraint) { nodes.len() - ignored.len() } else { domains.len() };
-            Preferred { by, domains, weight: ((size + 2) as f64).ln() }
+            let by_node = is_hostname(by.constraint).then(|| cluster.count(by.query_by_node(pod)));
+            Preferred { by, domains, by_node, weight: ((size + 2) as f64).ln() }
         });
         let preferred = preferred.collect();
-        Self { pod, preferred, ignored, nodes: nodes.iter().map(|n| &*n.name).collect() }
+        Self { preferred, ignored, nodes: nodes.iter().map(|n| &*n.name).collect() }
     }
 }
 
@@ -350,9 +356,9 @@ impl NodeScore for Spread<'_> {
         let mut sum = 0.0;
         for c in &self.preferred {
             let Some(domain) = n.meta.label(&c.by.constraint.topology_key) else { continue };
-            let there = match is_hostname(c.by.constraint) {
-                true => c.by.count(self.pod, node),
-                false => c.domains.get(domain).copied().unwrap_or(0),
+            let there = match &c.by_node {
+                Some(counts) => counts.get(&*node.name).copied().unwrap_or(0),
+                None => c.domains.get(domain).copied().unwrap_or(0),
             };
             sum += there as f64 * c.weight + (c.by.constraint.max_skew - 1) as f64;
         }
