@@ -8,6 +8,7 @@ use crate::{cluster_keys, data_dir, lock};
 use clap::Args;
 use encryption::{Encryption, Source};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Action, Expect, Lmdb, LmdbOptions, Op, Store};
@@ -69,16 +70,15 @@ pub async fn backup(o: &BackupOptions) -> Result<(), Error> {
     if to.exists() {
         return Err(Error::Backup(format!("{} exists already", to.display())));
     }
-    let mut partial = to.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let _ = fs::remove_dir_all(&partial);
-    data_dir::prepare(&partial).map_err(file_error(&partial))?;
-    let written = write_backup(o, &partial).await.and_then(|()| fs::rename(&partial, to).map_err(file_error(to)));
-    if written.is_err() {
-        let _ = fs::remove_dir_all(&partial);
-    }
-    written
+    let parent = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Readable by its owner only; removed unless it becomes the backup.
+    let partial = tempfile::Builder::new()
+        .prefix(".kemudi-backup-")
+        .permissions(fs::Permissions::from_mode(0o700))
+        .tempdir_in(parent)
+        .map_err(file_error(parent))?;
+    write_backup(o, partial.path()).await?;
+    fs::rename(partial.path(), to).map_err(file_error(to))
 }
 
 async fn write_backup(o: &BackupOptions, to: &Path) -> Result<(), Error> {

@@ -147,6 +147,8 @@ pub enum Error {
     Admission(String),
     #[error("--scheduler-config: {0}")]
     Scheduler(#[from] scheduler::ConfigurationError),
+    #[error("--etcd-servers: a server of several runs no node; use `kemudi server`, or --disable-agent")]
+    NodeOnEtcd,
     #[error("{0}")]
     Ranges(&'static str),
     #[error(
@@ -209,6 +211,9 @@ pub fn block_on(command: impl Future<Output = Result<(), control_plane::Error>>)
 /// Runs a cluster with one node on this machine.
 pub fn up(options: Options) -> Result<(), Error> {
     let Options { server, node } = options;
+    if server.etcd.is_used() && !node.disable_agent {
+        return Err(Error::NodeOnEtcd);
+    }
     serve(server, Some(node).filter(|n| !n.disable_agent))
 }
 

@@ -250,6 +250,10 @@ async fn servers_join_with_the_token_and_certificates() {
     let message = failed_start(directory.path(), "d", &["localhost:1".into()], None, &[]);
     assert!(message.contains("--etcd-servers: \"localhost:1\" is no URL"), "{message}");
 
+    let (ok, text) = kemudi(&["up", "--data-dir", &text(&directory.path().join("e")), "--etcd-servers", &etcd.urls[0]]);
+    assert!(!ok && text.contains("use `kemudi server`"), "{text}");
+    assert!(!directory.path().join("e").exists());
+
     let token = first.data.join("cluster.token");
     let second = Server::start(directory.path(), "second", &etcd.urls, Some(&token), &certificates);
     let joined = second.ready().await;
