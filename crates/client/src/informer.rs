@@ -62,6 +62,11 @@ impl<V: View> Informer<V> {
         self.shared.add_index(name, Arc::new(f));
     }
 
+    /// The cached objects whose controller has this UID, and those of the namespace that have no controller.
+    pub fn controlled_or_orphaned(&self, uid: &str, namespace: &str) -> Vec<Arc<Entry<V>>> {
+        self.shared.controlled_or_orphaned(uid, namespace)
+    }
+
     /// The cached entry of a key.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry<V>>> {
         self.cache().get(key).cloned()

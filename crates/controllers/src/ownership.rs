@@ -65,6 +65,18 @@ pub fn owner_of<V: View>(kind: &str, objects: &Informer<V>, object: &Meta) -> Op
     objects.get(&Key::new(object.namespace.clone(), owner.name.as_str())).filter(|held| held.meta.uid == owner.uid)
 }
 
+/// The objects whose controller has this UID, and those of the namespace without a controller that `matches` selects.
+pub fn candidates<V: View>(
+    objects: &Informer<V>,
+    namespace: &str,
+    owner_uid: &str,
+    matches: impl Fn(&Meta) -> bool,
+) -> Vec<Arc<Entry<V>>> {
+    let mut found = objects.controlled_or_orphaned(owner_uid, namespace);
+    found.retain(|o| o.meta.controller().is_some() || matches(&o.meta));
+    found
+}
+
 /// Finds the objects of one kind that own others or could adopt them.
 pub struct Owners<V> {
     kind: &'static str,
@@ -159,13 +171,7 @@ impl<'a> Claims<'a> {
         matches: impl Fn(&Meta) -> bool,
         informer: &Informer<V>,
     ) -> Result<Vec<Arc<Entry<V>>>, Error> {
-        let mut candidates: Vec<Arc<Entry<V>>> = {
-            let cache = informer.cache();
-            let orphans = cache
-                .in_namespace(self.owner.namespace())
-                .filter(|o| o.meta.controller().is_none() && matches(&o.meta));
-            cache.controlled_by(self.owner.uid()).chain(orphans).cloned().collect()
-        };
+        let mut candidates = candidates(informer, self.owner.namespace(), self.owner.uid(), &matches);
         candidates.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
         let mut owned = Vec::with_capacity(candidates.len());
         for object in candidates {

@@ -54,7 +54,7 @@ enum Command {
     /// Runs a control plane without a node until it is stopped. Several servers with the same etcd form one cluster.
     Server(up::ServerOptions),
     /// Measures the cluster of a kubeconfig, or one that it starts.
-    Bench(bench::Options),
+    Bench(BenchCommand),
     /// The Kubernetes client, like kubectl.
     Kubectl,
     /// Stops the cluster of a data directory.
@@ -68,6 +68,21 @@ enum Command {
     Image(images::Command),
     /// Writes manual pages of all commands to a directory.
     Man(man::Options),
+}
+
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct BenchCommand {
+    #[command(subcommand)]
+    scheduler: Option<Scheduler>,
+    #[command(flatten)]
+    options: bench::Options,
+}
+
+#[derive(Subcommand)]
+enum Scheduler {
+    /// Measures the scheduler with an API server in memory, modelled on upstream's scheduler_perf.
+    Sched(bench_scheduler::Options),
 }
 
 fn main() -> ExitCode {
@@ -107,7 +122,8 @@ fn main() -> ExitCode {
         Command::Down(o) => up::down(&o),
         Command::Backup(o) => up::block_on(backup::backup(&o)),
         Command::Restore(o) => up::block_on(backup::restore(&o)),
-        Command::Bench(o) => return bench::main(&o),
+        Command::Bench(BenchCommand { scheduler: Some(Scheduler::Sched(o)), .. }) => return bench_scheduler::main(&o),
+        Command::Bench(b) => return bench::main(&b.options),
         Command::Image(c) => return images::main(&c),
         Command::Man(o) => return man::main(&o, Cli::command()),
         Command::Kubectl => return kubectl::main(std::env::args_os().skip(1).collect()),

@@ -377,6 +377,8 @@ impl<'a, V: 'a> Borrow<dyn Named + 'a> for Slot<V> {
 struct Store<V> {
     entries: BTreeSet<Slot<V>>,
     by_controller: BTreeMap<Arc<str>, BTreeSet<Key>>,
+    /// The objects without a controller; none until somebody needs them.
+    orphans: Option<BTreeSet<Key>>,
     indexes: BTreeMap<&'static str, Index<V>>,
 }
 
@@ -390,7 +392,8 @@ pub(super) struct Shared<V> {
 
 impl<V: View> Shared<V> {
     pub(super) fn new() -> Self {
-        let store = Store { entries: BTreeSet::new(), by_controller: BTreeMap::new(), indexes: BTreeMap::new() };
+        let store =
+            Store { entries: BTreeSet::new(), by_controller: BTreeMap::new(), orphans: None, indexes: BTreeMap::new() };
         Self { store: RwLock::new(store), handlers: Mutex::new(Vec::new()), forever: Arc::new(()) }
     }
 
@@ -421,6 +424,19 @@ impl<V: View> Shared<V> {
             }
         }
         s.indexes.insert(name, Index { values, keys });
+    }
+
+    /// The objects whose controller has this UID, and those of the namespace without a controller. The first call indexes the latter.
+    pub(super) fn controlled_or_orphaned(&self, uid: &str, namespace: &str) -> Vec<Arc<Entry<V>>> {
+        if self.store.read().orphans.is_none() {
+            let mut s = self.store.write();
+            let orphans = s.entries.iter().filter(|s| s.0.meta.controller().is_none()).map(|s| s.0.key()).collect();
+            s.orphans = Some(orphans);
+        }
+        let s = self.read();
+        let orphans = s.0.orphans.iter().flat_map(|keys| keys.range(Key::new(namespace, "")..));
+        let orphans = orphans.take_while(|k| *k.namespace == *namespace).filter_map(|k| s.get(k));
+        s.controlled_by(uid).chain(orphans).cloned().collect()
     }
 
     /// Stores the current state of an object.
@@ -484,6 +500,8 @@ impl<V> Store<V> {
         let old = self.remove(&key);
         if let Some(c) = e.meta.controller() {
             self.by_controller.entry(c.uid.clone()).or_default().insert(key.clone());
+        } else if let Some(orphans) = &mut self.orphans {
+            orphans.insert(key.clone());
         }
         for index in self.indexes.values_mut() {
             for v in (index.values)(&e) {
@@ -498,6 +516,8 @@ impl<V> Store<V> {
         let Slot(old) = self.entries.take(key as &dyn Named)?;
         if let Some(c) = old.meta.controller() {
             drop_key(&mut self.by_controller, &c.uid, key);
+        } else if let Some(orphans) = &mut self.orphans {
+            orphans.remove(key);
         }
         for index in self.indexes.values_mut() {
             for v in (index.values)(&old) {

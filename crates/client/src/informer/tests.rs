@@ -321,3 +321,32 @@ async fn an_endless_list_is_an_error() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
+
+#[test]
+fn finds_controlled_objects_and_orphans_of_the_namespace() {
+    let shared = super::cache::Shared::<()>::new();
+    let put = |namespace: &str, name: &str, version: u64, controller: Option<&str>| {
+        let owners: Vec<Value> = controller
+            .map(|uid| json!({"apiVersion": "v1", "kind": "Thing", "name": "o", "uid": uid, "controller": true}))
+            .into_iter()
+            .collect();
+        let metadata = json!({"namespace": namespace, "name": name, "uid": name,
+            "resourceVersion": version.to_string(), "ownerReferences": owners});
+        let object = json!({"apiVersion": "v1", "kind": "Thing", "metadata": metadata});
+        shared.put(Entry::new(Bytes::from(object.to_string())).unwrap());
+    };
+    let found =
+        || -> Vec<String> { shared.controlled_or_orphaned("x", "d").iter().map(|o| o.meta.name.to_string()).collect() };
+    put("d", "orphan", 1, None);
+    put("d", "own", 2, Some("x"));
+    put("d", "foreign", 3, Some("y"));
+    put("other", "elsewhere", 4, None);
+    assert_eq!(found(), ["own", "orphan"]);
+    put("d", "orphan", 5, Some("y"));
+    put("d", "own", 6, None);
+    put("d", "later", 7, None);
+    assert_eq!(found(), ["later", "own"]);
+    put("d", "later", 8, Some("x"));
+    shared.remove(&Key::new("d", "own"), None);
+    assert_eq!(found(), ["later"]);
+}

@@ -22,7 +22,7 @@ use crate::consistency::{Writes, is_current};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::meters;
-use crate::ownership::{Claims, owner_of};
+use crate::ownership::{Claims, candidates, owner_of};
 use crate::pod_control::{PodControl, Supply};
 use crate::views::{Pod, PodEntry, pods as pod_resource};
 use backoff::Failures;
@@ -317,11 +317,7 @@ impl Controller {
 
     /// The pods that the job controls, and those without a controller that it selects.
     fn entries(&self, s: &Sync<'_>, selector: &LabelSelector) -> Vec<Arc<PodEntry>> {
-        let cache = self.pods.cache();
-        let orphans = cache
-            .in_namespace(&s.key.namespace)
-            .filter(|p| p.meta.controller().is_none() && selector.matches(|k| p.meta.label(k)));
-        cache.controlled_by(s.job.uid()).chain(orphans).cloned().collect()
+        candidates(&self.pods, &s.key.namespace, s.job.uid(), |pod| selector.matches(|k| pod.label(k)))
     }
 
     /// Whether the caches show what an earlier controller wrote, which this one does not remember. Once true, it stays so; a job that was

@@ -10,7 +10,7 @@ use crate::consistency::{CACHE_DELAY, Known};
 use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
 use crate::meters;
-use crate::ownership::{Claims, Owners};
+use crate::ownership::{Claims, Owners, candidates};
 use crate::pod_control::{BURST, PodControl, Supply, pod_from_template, slow_start};
 use crate::views::{Pod, PodEntry, Selector, is_active, pods};
 use client::{Api, ApiResource, Change, Entry, Expectations, Informer, Key, Outcome, Recorder, WorkQueue};
@@ -138,13 +138,8 @@ impl Reconcile for Controller {
         let pod_api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
         let set_api = self.context.client.dynamic(&self.resource).namespace(&key.namespace);
 
-        let candidates: Vec<Arc<PodEntry>> = {
-            let cache = self.pods.cache();
-            let orphans = cache
-                .in_namespace(&key.namespace)
-                .filter(|p| p.meta.controller().is_none() && selector.matches(|k| p.meta.label(k)));
-            cache.controlled_by(&entry.meta.uid).chain(orphans).cloned().collect()
-        };
+        let candidates: Vec<Arc<PodEntry>> =
+            candidates(&self.pods, &key.namespace, &entry.meta.uid, |pod| selector.matches(|k| pod.label(k)));
         let mut active = Vec::new();
         let mut terminating = 0;
         let mut claims = Claims::new(&set, &set_api, &pod_api);
