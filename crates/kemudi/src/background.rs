@@ -1,4 +1,4 @@
-//! Runtimes for controllers and scheduler, and for the node agent: threads of their own, fewer than those of the API server, so that
+//! Runtimes for controllers, for the scheduler, and for the node agent: threads of their own, fewer than those of the API server, so that
 //! requests are answered whatever the background work does.
 //!
 //! On a busy machine requests come first, and controllers follow a little
@@ -7,9 +7,14 @@
 
 use tokio::runtime::{Builder, Runtime};
 
-/// For controllers and the scheduler.
-pub fn runtime() -> std::io::Result<Runtime> {
+/// For controllers.
+pub fn controllers() -> std::io::Result<Runtime> {
     named("controllers")
+}
+
+/// For the scheduler. Its decisions are computation: beside them the node controller would see heartbeats too late.
+pub fn scheduler() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(1).thread_name("scheduler").enable_all().build()
 }
 
 /// For the node agent.

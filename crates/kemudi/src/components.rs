@@ -80,8 +80,8 @@ impl Parts {
     }
 }
 
-/// Starts the controllers and the scheduler on the threads of `runtime`. They share one cache per kind.
-pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
+/// Starts the controllers and the scheduler on threads of their own. They share one cache per kind.
+pub fn start(parts: &Parts, runtime: &Handle, scheduling: &Handle) -> Informers {
     let informers = parts.informers("system:kube-controller-manager");
     let options = controllers::Options {
         informers: informers.clone(),
@@ -120,7 +120,7 @@ pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
     match &parts.membership {
         None => {
             controllers(&parts.component("controller-manager", runtime));
-            scheduler(&parts.component("scheduler", runtime));
+            scheduler(&parts.component("scheduler", scheduling));
         }
         Some(membership) => {
             let candidate = Candidate {
@@ -133,6 +133,7 @@ pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
             };
             let manager = parts.client(User::new("system:kube-controller-manager", &[]), "kube-controller-manager");
             candidate.run("kube-controller-manager", "controller-manager", manager, controllers);
+            let candidate = Candidate { runtime: scheduling.clone(), ..candidate };
             candidate.run("kube-scheduler", "scheduler", client, scheduler);
         }
     }

@@ -229,13 +229,20 @@ pub fn serve(options: ServerOptions, node: Option<NodeOptions>) -> Result<(), Er
         tracing::debug!("turning huge pages off failed: {e}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
-    let background = background::runtime().map_err(Error::Runtime)?;
+    let controllers = background::controllers().map_err(Error::Runtime)?;
+    let scheduler = background::scheduler().map_err(Error::Runtime)?;
     let node_threads = background::node().map_err(Error::Runtime)?;
     let workers = apiserver::workers::runtime().map_err(Error::Runtime)?;
-    let threads = Threads { background: background.handle(), node: node_threads.handle(), workers: workers.handle() };
+    let threads = Threads {
+        controllers: controllers.handle(),
+        scheduler: scheduler.handle(),
+        node: node_threads.handle(),
+        workers: workers.handle(),
+    };
     let result = runtime.block_on(run(options, node, threads));
     node_threads.shutdown_background();
-    background.shutdown_background();
+    controllers.shutdown_background();
+    scheduler.shutdown_background();
     workers.shutdown_background();
     // Requests that were answered are stored; remaining work is abandoned.
     runtime.shutdown_timeout(LAST_TASKS);
@@ -263,7 +270,8 @@ fn end_in_time(bound: Duration) -> std::io::Result<()> {
 
 /// Runtimes besides that of the API server.
 struct Threads<'a> {
-    background: &'a Handle,
+    controllers: &'a Handle,
+    scheduler: &'a Handle,
     node: &'a Handle,
     workers: &'a Handle,
 }
@@ -397,10 +405,10 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         membership,
         scheduling,
     };
-    let informers = components::start(&parts, threads.background);
+    let informers = components::start(&parts, threads.controllers, threads.scheduler);
     if let Some(membership) = &parts.membership {
         let address = std::net::SocketAddr::new(config.inside.unwrap_or(advertise), plane.address.port());
-        components::follow_peers(&parts, membership, address, threads.background);
+        components::follow_peers(&parts, membership, address, threads.controllers);
     }
     let mut agent_listeners = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
@@ -431,7 +439,7 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
     }
     leave.trigger();
     // Without the backend, leases cannot be released.
-    let membership = supervisor.component(components::MEMBERSHIP, &leaving, threads.background);
+    let membership = supervisor.component(components::MEMBERSHIP, &leaving, threads.controllers);
     let _ = tokio::time::timeout(LAST_TASKS, membership.ended()).await;
     trigger.trigger();
     plane.listeners.ended().await;

@@ -47,6 +47,14 @@ pub struct LabelSelector {
 }
 
 impl Requirement {
+    /// The label that everything it matches has, if it names one.
+    pub fn equal_to(&self) -> Option<(&str, &str)> {
+        match (self.operator, self.values.as_slice()) {
+            (Operator::Equals | Operator::DoubleEquals | Operator::In, [value]) => Some((&self.key, value)),
+            _ => None,
+        }
+    }
+
     fn matches<'a>(&self, get: &impl Fn(&str) -> Option<&'a str>) -> bool {
         let value = get(&self.key);
         let listed = |v: &str| self.values.binary_search_by(|x| x.as_str().cmp(v)).is_ok();

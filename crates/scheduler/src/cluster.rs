@@ -345,6 +345,8 @@ impl Cluster {
         }
         if self.nodes[i].entry.as_ref().is_none_or(|old| old.meta.labels != entry.meta.labels) {
             self.topology.get_mut().clear();
+        } else if self.nodes[i].entry.as_ref().is_some_and(|old| old.view.taints != entry.view.taints) {
+            self.topology.get_mut().taints_changed();
         }
         let old = self.nodes[i].entry.replace(entry);
         match old {

@@ -1,12 +1,15 @@
 use crate::cluster::{Cluster, NodeEntry};
 use crate::pod::Pod;
-use crate::topology::{ByDomain, Matcher, Query};
+use crate::topology::{ByDomain, Included, MOST, Matcher, Queries, Query};
 use meta::LabelSelector;
+use placement::NodeAffinity;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-fn node(name: &str, labels: Value) -> Arc<NodeEntry> {
-    let v = json!({"metadata": {"name": name, "labels": labels}});
+fn node(name: &str, labels: Value, tainted: bool) -> Arc<NodeEntry> {
+    let taints = if tainted { json!([{"key": "t", "effect": "NoSchedule"}]) } else { json!([]) };
+    let v = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}});
     Arc::new(NodeEntry::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
 }
 
@@ -23,14 +26,26 @@ fn pod(n: u64) -> Arc<Pod> {
     Arc::new(Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
 }
 
-fn query() -> Query {
-    let selector = LabelSelector::from_value(Some(&json!({"matchLabels": {"app": "a"}}))).unwrap();
-    let matcher = Matcher::Spread { namespace: "ns0".into(), selector };
-    Query { matcher, key: "zone".into(), required: vec!["host".into()] }
+/// Queries of every form: by zone, by node, by a selector without a label of its own, with affinity, with tolerations.
+fn queries() -> Vec<Query> {
+    let equal = json!({"matchLabels": {"app": "a"}});
+    let any = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", "b"]}]});
+    let query = |selector: &Value, key: &str, included: Included| {
+        let selector = LabelSelector::from_value(Some(selector)).unwrap();
+        Query { matcher: Matcher::Spread { namespace: "ns0".into(), selector }, key: key.into(), included }
+    };
+    let labels = vec!["host".into()];
+    let affinity = NodeAffinity::read(&json!({"zone": "z1"}), &Value::Null);
+    vec![
+        query(&equal, "zone", Included { labels, ..Included::default() }),
+        query(&equal, "", Included::default()),
+        query(&any, "zone", Included { affinity: Some(affinity), ..Included::default() }),
+        query(&any, "zone", Included { tolerations: Some(Vec::new()), ..Included::default() }),
+    ]
 }
 
 /// What a cluster without history counts.
-fn recount(cluster: &Cluster) -> (ByDomain, Vec<i64>) {
+fn recount(cluster: &Cluster) -> (Vec<Counts>, Vec<i64>) {
     let mut fresh = Cluster::default();
     for node in cluster.nodes() {
         if let Some(entry) = &node.entry {
@@ -41,14 +56,22 @@ fn recount(cluster: &Cluster) -> (ByDomain, Vec<i64>) {
     counts(&fresh)
 }
 
-fn counts(cluster: &Cluster) -> (ByDomain, Vec<i64>) {
+/// Pods by domain; by node without those that have none.
+type Counts = BTreeMap<Box<str>, i64>;
+
+fn counts(cluster: &Cluster) -> (Vec<Counts>, Vec<i64>) {
     let terms = cluster.with_terms(|topology, nodes| {
         let sum = |domains: &ByDomain| domains.values().sum::<i64>();
         let mut sums: Vec<i64> = topology.anti_required(nodes).values().map(sum).collect();
         sums.sort_unstable();
         sums
     });
-    (cluster.count(query()), terms)
+    let domains = |query: Query| {
+        let by_node = query.key.is_empty();
+        let counts = cluster.count(query);
+        counts.iter().filter(|(_, n)| !by_node || **n != 0).map(|(d, n)| (d.clone(), *n)).collect()
+    };
+    (queries().into_iter().map(domains).collect(), terms)
 }
 
 /// Counts that are kept up to date are those of counting everything again, whatever happens to nodes and pods.
@@ -68,7 +91,7 @@ fn counts_are_kept_up_to_date() {
                 if next(4) > 0 {
                     labels["host"] = name.as_str().into();
                 }
-                cluster.set_node(node(&name, labels));
+                cluster.set_node(node(&name, labels, next(3) == 0));
             }
             1 => cluster.remove_node(&name),
             2..=6 => cluster.add_pod(pod(next(60)), &name),
@@ -76,4 +99,23 @@ fn counts_are_kept_up_to_date() {
         }
         assert_eq!(counts(&cluster), recount(&cluster), "step {step}");
     }
+}
+
+/// The least recently used counts give way to new ones, and leave nothing behind.
+#[test]
+fn the_oldest_counts_give_way() {
+    let mut kept = Queries::default();
+    let third = (0..MOST / 3).map(|n| (n.to_string().into(), 0)).collect::<HashMap<Box<str>, i64>>();
+    let third: ByDomain = Arc::new(third);
+    let all = queries();
+    for (now, query) in all.iter().take(3).enumerate() {
+        kept.insert(query.clone(), third.clone(), now as u64);
+    }
+    assert!(kept.get(&all[0], 10).is_some());
+    kept.insert(all[3].clone(), third.clone(), 11);
+    assert!(kept.get(&all[1], 12).is_none(), "the least recently used");
+    assert!([0, 2, 3].iter().all(|n| kept.get(&all[*n], 12).is_some()));
+    let numbers: Vec<u64> = kept.counted.keys().copied().collect();
+    numbers.into_iter().for_each(|n| kept.remove(n));
+    assert!(kept.by_namespace.is_empty() && kept.numbers.is_empty() && kept.domains == 0);
 }

@@ -5,7 +5,7 @@ use crate::counts::Counts;
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::pod_affinity::{NamespaceLabels, Term};
-use crate::topology::{ByDomain, Matcher, Query, Terms};
+use crate::topology::{ByDomain, Included, Matcher, Query, Terms};
 
 const NAME: &str = "InterPodAffinity";
 
@@ -29,7 +29,7 @@ fn domain<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
 /// The query for the pods that match all terms of a pod, by a topology key.
 fn query(pod: &Pod, terms: &[Term], key: &str) -> Query {
     let matcher = Matcher::Terms { namespace: pod.meta.namespace.clone(), terms: terms.to_vec() };
-    Query { matcher, key: key.into(), required: Vec::new() }
+    Query { matcher, key: key.into(), included: Included::default() }
 }
 
 impl Check<'_> {

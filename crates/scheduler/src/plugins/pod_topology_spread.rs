@@ -5,11 +5,10 @@ use crate::counts::Counts;
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
-use crate::topology::{ByDomain, Matcher, Query};
+use crate::topology::{ByDomain, Included, Matcher, Query};
 use meta::LabelSelector;
-use placement::{EXCLUDING, untolerated};
+use placement::NodeAffinity;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 const NAME: &str = "PodTopologySpread";
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -37,43 +36,35 @@ struct Selected<'a> {
 }
 
 impl Selected<'_> {
-    /// Whether the pods on a node count.
-    fn includes(&self, pod: &Pod, node: &NodeEntry) -> bool {
+    /// The nodes whose pods count: those with all these keys that the policies of the constraint include.
+    fn included(&self, pod: &Pod, required: &[Self]) -> Included {
         let c = self.constraint;
-        (!c.honor_affinity || pod.view.affinity.admits(&node.meta.name, |k| node.meta.label(k)))
-            && (!c.honor_taints || untolerated(&node.view.taints, EXCLUDING, &pod.view.tolerations).is_none())
+        let affinity = &pod.view.affinity;
+        // What scores nodes makes no difference here.
+        let only_required = || NodeAffinity { preferred: Vec::new(), ..affinity.clone() };
+        Included {
+            labels: required.iter().map(|c| c.constraint.topology_key.clone()).collect(),
+            affinity: (c.honor_affinity && affinity.is_required()).then(only_required),
+            tolerations: c.honor_taints.then(|| pod.view.tolerations.to_vec()),
+        }
     }
 
     fn matches(&self, pod: &Pod) -> bool {
         self.selector.matches(|k| pod.meta.label(k))
     }
 
-    /// Whether only the labels of nodes decide which of them count.
-    fn is_simple(&self, pod: &Pod) -> bool {
-        !self.constraint.honor_taints && (!self.constraint.honor_affinity || !pod.view.affinity.is_required())
+    fn matcher(&self, pod: &Pod) -> Matcher {
+        Matcher::Spread { namespace: pod.meta.namespace.clone(), selector: self.selector.clone() }
     }
 
-    /// The query for the matching pods by domain, on nodes with all these keys.
-    fn query(&self, pod: &Pod, required: &[Self]) -> Query {
-        Query {
-            matcher: Matcher::Spread { namespace: pod.meta.namespace.clone(), selector: self.selector.clone() },
-            key: self.constraint.topology_key.clone(),
-            required: required.iter().map(|c| c.constraint.topology_key.clone()).collect(),
-        }
+    /// The matching pods by domain, on the nodes that count.
+    fn count(&self, pod: &Pod, cluster: &Cluster, included: Included) -> ByDomain {
+        cluster.count(Query { matcher: self.matcher(pod), key: self.constraint.topology_key.clone(), included })
     }
 
-    /// The query for the matching pods by node.
-    fn query_by_node(&self, pod: &Pod) -> Query {
-        Query { key: "".into(), ..self.query(pod, &[]) }
-    }
-
-    /// The number of matching pods on a node. A selector of everything counts none, as upstream.
-    fn count(&self, pod: &Pod, node: &Node) -> i64 {
-        if self.selector.is_everything() {
-            return 0;
-        }
-        let counts = |o: &&Arc<Pod>| o.meta.namespace == pod.meta.namespace && !o.meta.is_deleting() && self.matches(o);
-        node.pods.iter().filter(counts).count() as i64
+    /// The matching pods by node.
+    fn count_by_node(&self, pod: &Pod, cluster: &Cluster) -> ByDomain {
+        cluster.count(Query { matcher: self.matcher(pod), key: "".into(), included: Included::default() })
     }
 }
 
@@ -135,50 +126,35 @@ struct Counted<'a> {
     fewest: Fewest,
     /// 1 if the constraint selects the pod itself.
     itself: i64,
+    included: Included,
 }
 
 #[derive(Clone)]
 struct Check<'a> {
     pod: &'a Pod,
-    constraints: Vec<Selected<'a>>,
     counted: Vec<Counted<'a>>,
 }
 
 impl<'a> Check<'a> {
     fn new(pod: &'a Pod, cluster: &'a Cluster, constraints: Vec<Selected<'a>>) -> Self {
         let counted = constraints.iter().map(|c| {
-            let domains = match c.is_simple(pod) {
-                true => cluster.count(c.query(pod, &constraints)),
-                false => Arc::new(Self::count(pod, cluster, c, &constraints)),
-            };
+            let included = c.included(pod, &constraints);
+            let domains = c.count(pod, cluster, included.clone());
             let mut counts = Counts::default();
             let fewest = Fewest::new(domains.iter());
             counts.extend(&c.constraint.topology_key, domains);
-            Counted { by: c.clone(), fewest, domains: counts, itself: i64::from(c.matches(pod)) }
+            Counted { by: c.clone(), fewest, domains: counts, itself: i64::from(c.matches(pod)), included }
         });
-        Self { pod, counted: counted.collect(), constraints }
-    }
-
-    /// The matching pods by domain, on the nodes that the policies of a constraint include.
-    fn count(pod: &Pod, cluster: &Cluster, by: &Selected<'_>, constraints: &[Selected<'_>]) -> HashMap<Box<str>, i64> {
-        let mut domains: HashMap<Box<str>, i64> = HashMap::new();
-        for node in cluster.nodes() {
-            let included = |n: &&Arc<NodeEntry>| has_all_keys(constraints, n) && by.includes(pod, n);
-            let Some(n) = node.entry.as_ref().filter(included) else { continue };
-            if let Some(domain) = n.meta.label(&by.constraint.topology_key) {
-                *domains.entry(domain.into()).or_default() += by.count(pod, node);
-            }
-        }
-        domains
+        Self { pod, counted: counted.collect() }
     }
 
     fn change(&mut self, other: &Pod, node: &Node, delta: i64) {
         let Some(n) = &node.entry else { return };
-        if other.meta.namespace != self.pod.meta.namespace || !has_all_keys(&self.constraints, n) {
+        if other.meta.namespace != self.pod.meta.namespace {
             return;
         }
         for c in &mut self.counted {
-            if !c.by.matches(other) || !c.by.includes(self.pod, n) {
+            if !c.by.matches(other) || !c.included.admits(n) {
                 continue;
             }
             if let Some(domain) = n.meta.label(&c.by.constraint.topology_key) {
@@ -327,17 +303,14 @@ impl<'a> Spread<'a> {
         }
         for (c, domains) in constraints.iter().zip(&mut domains).filter(|(c, _)| !is_hostname(c.constraint)) {
             let required = if needs_all_keys { &constraints[..] } else { &[] };
-            let counted = match c.is_simple(pod) {
-                true => cluster.count(c.query(pod, required)),
-                false => Arc::new(Check::count(pod, cluster, c, required)),
-            };
+            let counted = c.count(pod, cluster, c.included(pod, required));
             for (domain, count) in domains {
                 *count = counted.get(*domain).copied().unwrap_or(0);
             }
         }
         let preferred = constraints.into_iter().zip(domains).map(|(by, domains)| {
             let size = if is_hostname(by.constraint) { nodes.len() - ignored.len() } else { domains.len() };
-            let by_node = is_hostname(by.constraint).then(|| cluster.count(by.query_by_node(pod)));
+            let by_node = is_hostname(by.constraint).then(|| by.count_by_node(pod, cluster));
             Preferred { by, domains, by_node, weight: ((size + 2) as f64).ln() }
         });
         let preferred = preferred.collect();
