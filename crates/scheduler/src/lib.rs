@@ -19,6 +19,7 @@ pub mod decisions;
 pub mod dependency;
 pub mod devices;
 mod eviction;
+pub mod explain;
 pub mod extender;
 pub mod filters;
 pub mod framework;
