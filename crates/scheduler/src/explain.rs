@@ -8,7 +8,7 @@ mod shortfall;
 mod suggest;
 
 pub use change::Change;
-pub use shortfall::{Amounts, PodName, Shortfall, amount, plural, taint_text};
+pub use shortfall::{Amounts, PodName, Shortfall, amount, amount_text, plural, taint_text};
 
 use crate::cluster::Cluster;
 use crate::filters::Filters;

@@ -24,6 +24,7 @@ mod explainer;
 pub mod extender;
 pub mod filters;
 pub mod framework;
+pub mod listing;
 pub mod nominations;
 pub mod plugins;
 pub mod pod;

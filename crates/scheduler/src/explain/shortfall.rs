@@ -141,3 +141,8 @@ pub fn taint_text(taint: &Taint) -> String {
 pub fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
+
+/// A quantity of a resource for people.
+pub fn amount_text(resource: &str, quantity: &Quantity) -> String {
+    amount(resource, if resource == "cpu" { quantity.milli_value() } else { quantity.value() })
+}
