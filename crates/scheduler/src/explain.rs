@@ -1,7 +1,7 @@
 //! Explains why no node fits a pod, and which single change of the pod or of a node would make it fit. Pure: data to data.
 //!
 //! Each filter reports what a pod misses on a node ([`Shortfall`]) with the changes that may supply it. A change is suggested only if the
-//! pod, or the node, passes all filters once it is changed in memory. Extenders are not asked.
+//! pod, or the node, passes all filters once it is changed in memory. Extenders are not called.
 
 mod change;
 mod shortfall;

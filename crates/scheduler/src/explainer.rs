@@ -1,7 +1,7 @@
 //! Explains waiting pods from the state of a running scheduler.
 //!
-//! The scheduling loop only copies its state; the explanation is made on a thread for blocking work, one at a time. So the loop is
-//! delayed by one copy for each explanation, whoever asks.
+//! The scheduling loop only copies its state; the explanation is made on a thread for blocking work, one at a time. So each explanation
+//! delays the loop by one copy.
 
 use crate::cluster::Cluster;
 use crate::explain::{Explanation, explain};
@@ -13,9 +13,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-
-/// How many requests wait for the scheduling loop.
-const MOST_REQUESTS: usize = 16;
 
 /// What a running scheduler knows of a waiting pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,7 +68,7 @@ impl Default for Explainer {
 impl Explainer {
     /// The requests to a scheduler that starts.
     pub(crate) fn connect(&self) -> mpsc::Receiver<Request> {
-        let (sender, receiver) = mpsc::channel(MOST_REQUESTS);
+        let (sender, receiver) = mpsc::channel(1);
         *self.requests.lock() = Some(sender);
         receiver
     }

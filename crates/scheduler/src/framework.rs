@@ -74,7 +74,7 @@ pub trait NodeFilter {
     /// Called only for nodes with an entry.
     fn check(&self, node: &Node) -> Result<(), Refusal>;
 
-    /// What the pod misses on a node that `check` refuses, with numbers. Empty: the reasons of the refusal say it all.
+    /// What the pod misses on a node that `check` refuses, with numbers. Empty: the reasons of the refusal are complete.
     fn shortfalls(&self, _node: &Node) -> Vec<Shortfall> {
         Vec::new()
     }

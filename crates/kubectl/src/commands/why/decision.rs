@@ -1,7 +1,7 @@
 //! The decision of the scheduler about a pod: from the server, or computed from the objects of the API.
 
 use super::fields::{name, namespace, text};
-use super::reader::Reader;
+use super::reader::{Reader, escaped};
 use crate::error::{Error, Result};
 use meta::Value;
 use scheduler::explain::{Explanation, explain};
@@ -30,13 +30,25 @@ impl Decided {
     }
 }
 
+/// Whether the scheduler of the server has a pod in its queue.
+///
+/// # Errors
+/// The server cannot be reached.
+pub async fn is_queued(r: &mut Reader<'_>, pod: &Value) -> Result<bool> {
+    Ok(r.k.client().await?.get::<PodDecision>(&path(pod)).await.is_ok())
+}
+
+/// The path at which Kemudi serves the decision about a pod. Other servers do not have it.
+fn path(pod: &Value) -> String {
+    format!("/kemudi/v1/namespaces/{}/pods/{}/decision", escaped(namespace(pod)), escaped(name(pod)))
+}
+
 /// Reads the decision about a waiting pod, or computes it.
 ///
 /// # Errors
 /// The server cannot be reached, or fails.
 pub async fn decide(r: &mut Reader<'_>, pod: &Value) -> Result<Decided> {
-    let path = format!("/kemudi/v1/namespaces/{}/pods/{}/decision", namespace(pod), name(pod));
-    let absent = match r.k.client().await?.get::<PodDecision>(&path).await {
+    let absent = match r.k.client().await?.get::<PodDecision>(&path(pod)).await {
         Ok(decision) => return Ok(Decided::Server(Box::new(decision))),
         Err(e) => match e.status() {
             Some(s) => s.details.as_ref().is_some_and(|d| d.group == "kemudi"),

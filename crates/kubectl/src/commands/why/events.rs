@@ -1,8 +1,8 @@
-//! Events, as a last resort: they tell what happened, not what is.
+//! Events, as a last resort: they show what happened, not the current state.
 
 use super::fields::text;
 use super::finding::Finding;
-use super::reader::Reader;
+use super::reader::{Reader, escaped};
 use crate::error::Result;
 use meta::Value;
 
@@ -11,7 +11,8 @@ pub async fn latest(r: &mut Reader<'_>, namespace: &str, uid: &str) -> Result<Ve
     if uid.is_empty() {
         return Ok(Vec::new());
     }
-    let events = r.select("v1", namespace, "events", &format!("fieldSelector=involvedObject.uid%3D{uid}")).await?;
+    let events =
+        r.select("v1", namespace, "events", &format!("fieldSelector=involvedObject.uid%3D{}", escaped(uid))).await?;
     Ok(warnings(&events))
 }
 
@@ -23,7 +24,7 @@ fn time(event: &Value) -> &str {
     times.into_iter().map(|at| text(event, at)).find(|t| !t.is_empty()).unwrap_or_default()
 }
 
-/// The newest warnings, one for each reason; `Killing` too, which tells of probes.
+/// The newest warnings, one for each reason; and `Killing`, which names a failed probe.
 fn warnings(events: &[Value]) -> Vec<Finding> {
     let counts = |e: &&Value| {
         // The scheduler's live decision replaces this one.

@@ -1,11 +1,11 @@
 //! Why a pod is in its state.
 
-use super::decision::{Decided, decide};
-use super::fields::{condition, has_condition, is_deleting, list, name, namespace, text, uid};
+use super::decision::{Decided, decide, is_queued};
+use super::fields::{condition, has_condition, is_deleting, list, namespace, text, uid};
 use super::finding::{Explanation, Finding, ObjectName, State, plural};
 use super::pod_pending::{self, Nodes};
 use super::pod_running::{self, ago};
-use super::reader::{Read, Reader};
+use super::reader::{Read, Reader, escaped};
 use super::{deletion, events, eviction, references, storage};
 use crate::error::Result;
 use meta::Value;
@@ -59,6 +59,13 @@ async fn pending(r: &mut Reader<'_>, pod: &Value, nodes: Nodes) -> Result<Explan
         }
         None => e.findings.extend(pod_pending::written_condition(pod)),
     }
+    // The filters pass, and something else fails: an extender, a volume, the binding.
+    if let Decided::Server(d) = &decided
+        && d.explanation.fitting_count > 0
+        && let Some(last) = &d.last_decision
+    {
+        e.findings.push(Finding::new("LastAttempt", format!("the last attempt of the scheduler: {}", last.message)));
+    }
     let now = r.k.now();
     e.findings.push(match &decided {
         Decided::Server(d) => pod_pending::provenance(Some(d), now),
@@ -87,8 +94,7 @@ async fn unserved_scheduler(r: &mut Reader<'_>, pod: &Value) -> Result<Option<Fi
     if matches!(scheduler, "" | "default-scheduler") || condition(pod, "PodScheduled").is_some() {
         return Ok(None);
     }
-    let path = format!("/kemudi/v1/namespaces/{}/pods/{}/decision", namespace(pod), name(pod));
-    if r.k.client().await?.get::<Value>(&path).await.is_ok() {
+    if is_queued(r, pod).await? {
         return Ok(None);
     }
     let pods = r.list("v1", "", "pods").await?;
@@ -140,7 +146,7 @@ async fn preemption(r: &mut Reader<'_>, pod: &Value) -> Result<Option<Finding>> 
     if node.is_empty() {
         return Ok(None);
     }
-    let on_node = r.select("v1", "", "pods", &format!("fieldSelector=spec.nodeName%3D{node}")).await?;
+    let on_node = r.select("v1", "", "pods", &format!("fieldSelector=spec.nodeName%3D{}", escaped(node))).await?;
     Ok(pod_pending::preemption(pod, &on_node, r.is_unreadable("pods", "")))
 }
 
@@ -173,7 +179,7 @@ async fn running(r: &mut Reader<'_>, pod: &Value) -> Result<Explanation> {
     let Some((state, mut findings)) = pod_running::containers(pod, now) else {
         return healthy_or_gated(r, pod, node).await;
     };
-    // Only what the API does not say otherwise is taken from events.
+    // Events supply only what the state of objects does not show.
     let mut needs_events = state == State::NotReady;
     if state == State::Waiting {
         let mut causes = references::missing(r, pod).await?;

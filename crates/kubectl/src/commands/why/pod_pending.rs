@@ -166,7 +166,7 @@ fn range(s: &Shortfall, all: &[&Shortfall]) -> String {
     format!("the pod requests {} {}, between {} and {} are free", amounts.requested, s.what, text(&least), text(&most))
 }
 
-/// The message of a shortfall whose messages differ by node.
+/// The message of a shortfall that differs by node.
 fn generic(s: &Shortfall, all: &[&Shortfall]) -> String {
     let others = all.iter().filter(|other| other.message != s.message).count();
     format!("{}; {others} of the nodes with other values", s.message)

@@ -36,7 +36,7 @@ pub fn containers(pod: &Value, now: Timestamp) -> Option<(State, Vec<Finding>)> 
             all.extend(findings.into_iter().map(|f| (state, f)));
         }
     }
-    // A container that has not been created tells nothing if another one fails.
+    // A container that has not been created explains nothing if another one fails.
     if all.iter().any(|(_, f)| f.reason != "ContainerCreating") {
         all.retain(|(_, f)| f.reason != "ContainerCreating");
     }

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::kube::Kube;
 use meta::Value;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -24,12 +25,20 @@ pub struct Reader<'a> {
     lists: HashMap<String, Option<Arc<Vec<Value>>>>,
 }
 
+/// What is not escaped in a segment of a path or a value of a query.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
+
+/// A name as a segment of a path, or as a value of a query.
+pub fn escaped(name: &str) -> String {
+    utf8_percent_encode(name, PLAIN).to_string()
+}
+
 /// The path of a collection; `group_version` is `v1` or `group/version`.
 pub fn path(group_version: &str, namespace: &str, plural: &str) -> String {
     let root = if group_version.contains('/') { "apis" } else { "api" };
     match namespace {
         "" => format!("/{root}/{group_version}/{plural}"),
-        ns => format!("/{root}/{group_version}/namespaces/{ns}/{plural}"),
+        ns => format!("/{root}/{group_version}/namespaces/{}/{plural}", escaped(ns)),
     }
 }
 
@@ -59,7 +68,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The server cannot be reached, or fails.
     pub async fn get(&mut self, group_version: &str, namespace: &str, plural: &str, name: &str) -> Result<Read> {
-        let path = format!("{}/{name}", path(group_version, namespace, plural));
+        let path = format!("{}/{}", path(group_version, namespace, plural), escaped(name));
         match self.k.client().await?.get::<Value>(&path).await {
             Ok(v) => Ok(Read::Found(v)),
             Err(e) if e.is_not_found() => Ok(Read::Missing),

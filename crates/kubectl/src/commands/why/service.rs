@@ -2,7 +2,7 @@
 
 use super::fields::{has_condition, is_deleting, list, name, namespace, selects, text};
 use super::finding::{Explanation, Finding, ObjectName, State, plural, some};
-use super::reader::Reader;
+use super::reader::{Reader, escaped};
 use crate::error::Result;
 use meta::{LabelSelector, Value};
 
@@ -13,7 +13,7 @@ pub async fn explain(r: &mut Reader<'_>, service: &Value) -> Result<Explanation>
             "discovery.k8s.io/v1",
             ns,
             "endpointslices",
-            &format!("labelSelector=kubernetes.io%2Fservice-name%3D{}", name(service)),
+            &format!("labelSelector=kubernetes.io%2Fservice-name%3D{}", escaped(name(service))),
         )
         .await?;
     let pods = r.list("v1", ns, "pods").await?;
@@ -32,7 +32,7 @@ fn of_service(service: &Value, slices: &[Value], pods: &[Value], unreadable: boo
     let selector = service["spec"]["selector"].as_object().filter(|s| !s.is_empty());
     match selector {
         None if ready == 0 => {
-            let message = "it has no selector, and its endpoint slices have no ready endpoint: whoever created the service has to keep them";
+            let message = "it has no selector, and its endpoint slices have no ready endpoint: the program that created the service has to maintain them";
             findings.push(Finding::new("NoSelector", message));
         }
         Some(labels) if !unreadable => {
@@ -164,7 +164,7 @@ mod tests {
             &json!({"spec": {"ports": []}}),
             &none,
             vec![],
-            "service/s has no ready endpoint\n  it has no selector, and its endpoint slices have no ready endpoint: whoever created the service has to keep them\n",
+            "service/s has no ready endpoint\n  it has no selector, and its endpoint slices have no ready endpoint: the program that created the service has to maintain them\n",
         );
     }
 }

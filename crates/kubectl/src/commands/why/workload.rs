@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// How many groups of pods with the same problem are explained.
 const MOST_GROUPS: usize = 3;
 
-/// The number of replicas that a workload asks for.
+/// The desired number of replicas.
 fn replicas(v: &Value) -> i64 {
     v.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1)
 }
@@ -84,14 +84,14 @@ pub async fn deployment(r: &mut Reader<'_>, d: &Value, nodes: Nodes) -> Result<E
         findings.push(Finding::new("NoReplicaSet", "the deployment controller has not created a ReplicaSet"));
     }
     for (i, set) in own.iter().enumerate() {
-        let (wanted, there) = (replicas(set), number(set, "/status/replicas"));
-        if i > 0 && there == 0 && wanted == 0 {
+        let (desired_here, there) = (replicas(set), number(set, "/status/replicas"));
+        if i > 0 && there == 0 && desired_here == 0 {
             continue;
         }
         let age = if i == 0 { "new" } else { "old" };
         let available = number(set, "/status/availableReplicas");
-        let of_set = set_findings(r, set, wanted, nodes).await?;
-        if i > 0 && of_set.is_empty() && available == there && wanted == there {
+        let of_set = set_findings(r, set, desired_here, nodes).await?;
+        if i > 0 && of_set.is_empty() && available == there && desired_here == there {
             let message = format!(
                 "the {age} ReplicaSet {} keeps {there} replica{} until new ones are available",
                 name(set),
@@ -100,7 +100,8 @@ pub async fn deployment(r: &mut Reader<'_>, d: &Value, nodes: Nodes) -> Result<E
             findings.push(Finding::new("OldReplicas", message).about(name_of(set, "ReplicaSet")));
             continue;
         }
-        let message = format!("the {age} ReplicaSet {}: {available} of {wanted} replicas are available", name(set));
+        let message =
+            format!("the {age} ReplicaSet {}: {available} of {desired_here} replicas are available", name(set));
         findings.push(Finding::new("ReplicaSet", message).about(name_of(set, "ReplicaSet")).because(of_set));
     }
     let counts = format!("{updated} of {desired} replicas are updated, {available} available");
@@ -295,3 +296,7 @@ async fn grouped<'a>(r: &mut Reader<'_>, pods: impl Iterator<Item = &'a Value>, 
     }
     Ok(findings)
 }
+
+#[cfg(test)]
+#[path = "workload_tests.rs"]
+mod tests;
