@@ -20,17 +20,10 @@ const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 /// Waits until an explanation has all of these parts, and returns it.
 #[track_caller]
 fn explained(s: &Story, args: &[&str], parts: &[&str]) -> String {
-    let mut last = String::new();
-    let found = s.eventually(&format!("{args:?} explains {parts:?}"), || {
+    s.eventually(&format!("{args:?} explains {parts:?}"), || {
         let text = s.ok(&[&["why"], args].concat());
-        let complete = parts.iter().all(|part| text.contains(part));
-        if text != last {
-            eprintln!("{text}");
-            last.clone_from(&text);
-        }
-        complete.then_some(text)
-    });
-    found
+        parts.iter().all(|part| text.contains(part)).then_some(text)
+    })
 }
 
 fn document(s: &Story, what: &str) -> Value {

@@ -85,15 +85,11 @@ fn suggested(e: &Explanation) -> Option<Finding> {
         return None;
     }
     let nearest = e.nearest.iter().map(|n| {
-        let missing: Vec<String> = n.shortfalls.iter().map(short).collect();
+        let missing: Vec<&str> = n.shortfalls.iter().map(|s| s.message.as_str()).collect();
         let count = missing.len();
         Finding::new("NearestNode", format!("{} misses {count} thing{}: {}", n.node, plural(count), missing.join("; ")))
     });
     Some(Finding::new("NoSingleChange", "no single change is enough; the nearest nodes:").because(nearest))
-}
-
-fn short(shortfall: &Shortfall) -> String {
-    format!("{} ({})", shortfall.what, shortfall.message)
 }
 
 fn of_node(n: &NodeExplanation) -> Finding {
