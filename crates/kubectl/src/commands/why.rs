@@ -175,5 +175,4 @@ fn by_conditions(object: &Value) -> Explanation {
 }
 
 #[cfg(test)]
-#[path = "why/why_tests.rs"]
 mod tests;
