@@ -183,7 +183,7 @@ impl<'a> Check<'a> {
     fn unmet_affinity(&self, node: &Node) -> Vec<&'a Term> {
         let own = &self.pod.view.pod_affinity.required;
         let here = |t: &Term| domain(node, &t.topology_key);
-        let unmet = |t: &&Term| !here(t).is_some_and(|d| self.required.get(&t.topology_key, d) > 0);
+        let unmet = |t: &&Term| here(t).is_none_or(|d| self.required.get(&t.topology_key, d) <= 0);
         let unmet: Vec<&Term> = own.iter().filter(unmet).collect();
         let matches_itself = || own.iter().all(|t| t.matches(&self.pod.meta, &self.pod.meta, self.labels));
         // The first pod of a group may go anywhere.

@@ -75,7 +75,7 @@ fn prints_few_lines_for_thousands_of_nodes() {
         (format!("n{i}"), if i < 4_000 { vec![of_cpu(i % 1_000)] } else { vec![own] })
     };
     let e = refused((0..5_000).map(node).collect());
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     let text = text(&e, Nodes::Grouped);
     assert!(begun.elapsed().as_millis() < 1_000, "{:?}", begun.elapsed());
     assert!(text.lines().count() < 30, "{text}");
