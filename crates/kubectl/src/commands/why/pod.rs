@@ -198,12 +198,23 @@ async fn running(r: &mut Reader<'_>, pod: &Value) -> Result<Explanation> {
     if needs_events {
         findings.extend(events::latest(r, namespace(pod), uid(pod)).await?);
     }
+    findings.extend(blocking_budgets(r, pod).await?);
     let summary = match state {
         State::Waiting => "is waiting: it has a node, and its containers have not started",
         State::Restarting => "is restarting",
         _ => "is not ready",
     };
     Ok(Explanation::new(state, summary).because(node).because(findings))
+}
+
+/// The budgets that refuse the eviction of a pod.
+async fn blocking_budgets(r: &mut Reader<'_>, pod: &Value) -> Result<Vec<Finding>> {
+    let budgets = r.list("policy/v1", namespace(pod), "poddisruptionbudgets").await?;
+    if budgets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pods = r.list("v1", namespace(pod), "pods").await?;
+    Ok(eviction::blocking(pod, &budgets, &pods))
 }
 
 /// A pod whose containers are ready.
@@ -227,9 +238,7 @@ async fn healthy_or_gated(r: &mut Reader<'_>, pod: &Value, node: Option<Finding>
         }
         return Ok(Explanation::new(State::NotReady, "is not ready").because(findings));
     }
-    let budgets = r.list("policy/v1", namespace(pod), "poddisruptionbudgets").await?;
-    let pods = if budgets.is_empty() { None } else { Some(r.list("v1", namespace(pod), "pods").await?) };
-    let blocking = pods.map(|pods| eviction::blocking(pod, &budgets, &pods)).unwrap_or_default();
+    let blocking = blocking_budgets(r, pod).await?;
     let summary = match blocking.is_empty() {
         true => "is healthy",
         false => "is healthy, and cannot be evicted now",

@@ -14,7 +14,7 @@ pub fn containers(pod: &Value, now: Timestamp) -> Option<(State, Vec<Finding>)> 
     for (spec, status) in paired(list(pod, "/spec/initContainers"), statuses("initContainerStatuses")) {
         let sidecar = spec["restartPolicy"] == "Always";
         let done = match sidecar {
-            true => is_true(status, "/started"),
+            true => is_true(status, "/started") || is_true(status, "/ready"),
             false => status.pointer("/state/terminated/exitCode") == Some(&Value::from(0)),
         };
         if done {

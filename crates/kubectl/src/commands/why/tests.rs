@@ -168,6 +168,23 @@ pod/p is waiting: it has a node, and its containers have not started
     );
     let text = snapshot(&s, "why pod/p", "").await;
     assert!(text.starts_with("pod/p is healthy, and cannot be evicted now\n  PodDisruptionBudget b allows no eviction: 1 of 1 pods are healthy"), "{text}");
+    let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}], "containerStatuses": [{"name": "c",
+        "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});
+    s.replace(POD, 200, pod("p", json!({"nodeName": "n", "containers": [{"name": "c"}]}), status));
+    let text = snapshot(&s, "why pod/p", "").await;
+    let expect = "\
+pod/p is restarting
+  container c has restarted 2 times
+  PodDisruptionBudget b has been changed, and the disruption controller has not counted its pods since
+";
+    s.replace(
+        "GET /apis/policy/v1/namespaces/default/poddisruptionbudgets",
+        200,
+        list(json!([{"metadata": {"name": "b", "namespace": "default", "generation": 1},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}}])),
+    );
+    assert!(!text.contains("PodDisruptionBudget"), "enough other pods are healthy: {text}");
+    assert_eq!(snapshot(&s, "why pod/p", "").await, expect);
 }
 
 /// Clauses: G01.rollout

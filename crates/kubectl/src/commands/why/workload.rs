@@ -43,7 +43,7 @@ pub async fn deployment(r: &mut Reader<'_>, d: &Value, nodes: Nodes) -> Result<E
     let (total, updated, available) = (status("replicas"), status("updatedReplicas"), status("availableReplicas"));
     let mut findings: Vec<Finding> = unobserved(d, "deployment").into_iter().collect();
     let paused = is_true(d, "/spec/paused");
-    let complete = findings.is_empty() && updated >= desired && total == updated && available >= desired;
+    let complete = findings.is_empty() && updated == desired && total == updated && available >= desired;
     if complete {
         let summary = match desired {
             0 => "is scaled to 0 replicas".to_owned(),
