@@ -277,8 +277,11 @@ impl Server {
     pub(crate) async fn dispatch(self: &Arc<Self>, x: Exchange) -> Result<Response<Body>, Refusal> {
         let Exchange { parts, info, negotiated, trace, user, read, attributes, in_flight, seat, .. } = x;
         let _held = (in_flight, seat);
-        let RequestInfo { target, query, verb, .. } = info;
+        let RequestInfo { target, query, verb, is_decision, .. } = info;
         let (body, _room) = read?;
+        if is_decision {
+            return Ok(self.decision(&target, &attributes, &user).await?);
+        }
         if let Some(remote) = self.aggregator.remote(&target, parts.uri.path()) {
             let proxied = self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id);
             return Ok(Box::pin(proxied).await);
@@ -340,7 +343,7 @@ impl Server {
     }
 
     /// The resource of a path. Fails for an unknown one, and for paths that it does not have.
-    fn row(&self, target: &Target) -> Result<Arc<Resource>, Status> {
+    pub(crate) fn row(&self, target: &Target) -> Result<Arc<Resource>, Status> {
         let gvr = match &target.group_version {
             Some(gv) => gv.with_resource(target.resource.clone()),
             None => return Err(Status::no_such_path()),

@@ -1,5 +1,6 @@
 //! The properties of a request that filters need, parsed once (upstream `RequestInfo`).
 
+use crate::decision;
 use crate::path::{Query, Target};
 use crate::server_kinds::NAMESPACES;
 use auth::{Attributes, User};
@@ -11,6 +12,8 @@ pub(crate) struct RequestInfo {
     pub query: Query,
     /// The RBAC verb; for non-resource requests, the method in lower case.
     pub verb: &'static str,
+    /// The request is for the decision about the target.
+    pub is_decision: bool,
     /// A watch or stream: no deadline, and not counted as in flight.
     pub long_running: bool,
 }
@@ -25,13 +28,15 @@ impl RequestInfo {
 
     pub fn of_line(method: &Method, uri: &Uri) -> Self {
         let query = Query::parse(uri.query());
-        let target = Target::parse(uri.path());
+        let decision = decision::target(method, uri.path());
+        let is_decision = decision.is_some();
+        let target = decision.unwrap_or_else(|| Target::parse(uri.path()));
         // A request for a named object is a get, whatever the query.
         let watch = (query.is_true("watch") && target.name.is_empty()) || target.watch;
         let resource = target.is_resource();
         let verb = if resource { target.verb(method, watch) } else { lowercase(method) };
         let long_running = resource && (verb == "watch" || is_stream(&target.subresource));
-        Self { target, query, verb, long_running }
+        Self { target, query, verb, is_decision, long_running }
     }
 
     /// The authorization attributes.

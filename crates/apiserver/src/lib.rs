@@ -17,6 +17,7 @@ mod compress;
 mod connect;
 mod content;
 mod deadline;
+mod decision;
 mod dialer;
 pub mod discovery;
 mod documents;
@@ -65,6 +66,7 @@ pub use body::{Body, CutOff};
 pub use call::as_identity;
 pub use connect::{ConnectError, NodeConnector};
 pub use deadline::duration;
+pub use decision::{DecisionReport, DecisionSource};
 pub use dialer::NodeDialer;
 pub use health::VERSION;
 pub use options::Options;
@@ -82,6 +84,8 @@ pub struct Server {
     pub authorizer: Arc<dyn auth::Authorizer>,
     pub admission: admission::Chain,
     pub connector: RwLock<Option<Arc<dyn NodeConnector>>>,
+    /// Explains the decisions of a component of this process.
+    pub decisions: RwLock<Option<Arc<dyn DecisionSource>>>,
     pub readiness: health::Readiness,
     pub start_steps: health::StartSteps,
     pub options: Options,
@@ -153,6 +157,7 @@ impl Server {
             authorizer,
             admission,
             connector: RwLock::new(None),
+            decisions: RwLock::new(None),
             readiness: health::Readiness::default(),
             start_steps: health::StartSteps::default(),
             auditor,

@@ -2,13 +2,14 @@
 
 use crate::leadership::Candidate;
 use crate::peers::Peer;
-use apiserver::Server;
-use apiserver::as_identity;
+use apiserver::{DecisionReport, DecisionSource, Server, as_identity};
+use async_trait::async_trait;
 use auth::User;
 use bytes::Bytes;
 use client::{Client, InProcess, Informers};
 use http::Request;
-use meta::{Clock, Rng};
+use meta::{Clock, GroupResource, Rng, Value};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use strategies::authentication::service_account::ServiceAccountTokens;
@@ -80,6 +81,33 @@ impl Parts {
     }
 }
 
+/// The decisions of the scheduler of this process.
+struct PodDecisions(Arc<scheduler::Explainer>);
+
+struct PodDecision(scheduler::PodDecision);
+
+#[async_trait]
+impl DecisionSource for PodDecisions {
+    fn resource(&self) -> GroupResource {
+        GroupResource { group: String::new(), resource: "pods".into() }
+    }
+
+    async fn decision(&self, uid: &str) -> Option<Box<dyn DecisionReport>> {
+        Some(Box::new(PodDecision(self.0.explain(uid).await?)))
+    }
+}
+
+impl DecisionReport for PodDecision {
+    fn namespaces(&self) -> BTreeSet<String> {
+        self.0.explanation.namespaces()
+    }
+
+    fn render(mut self: Box<Self>, readable: &BTreeSet<String>) -> Value {
+        self.0.explanation.hide_pods(|namespace| readable.contains(namespace));
+        serde_json::to_value(&self.0).unwrap_or_default()
+    }
+}
+
 /// Starts the controllers and the scheduler on threads of their own. They share one cache per kind.
 pub fn start(parts: &Parts, runtime: &Handle, scheduling: &Handle) -> Informers {
     let informers = parts.informers("system:kube-controller-manager");
@@ -105,13 +133,16 @@ pub fn start(parts: &Parts, runtime: &Handle, scheduling: &Handle) -> Informers 
     let scheduler = {
         let (clock, rng, shared, client) = (parts.clock.clone(), parts.rng.clone(), informers.clone(), client.clone());
         let configuration = parts.scheduling.clone();
+        let explainer = Arc::new(scheduler::Explainer::default());
+        *parts.server.decisions.write() = Some(Arc::new(PodDecisions(explainer.clone())));
         move |component: &Component| {
             let shutdown = component.shutdown().clone();
             let (clock, rng, shared, client) = (clock.clone(), rng.clone(), shared.clone(), client.clone());
-            let configuration = configuration.clone();
+            let (configuration, explainer) = (configuration.clone(), explainer.clone());
             component.spawn("scheduler", OnEnd::Restart, move || {
                 let mut options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
                 options.configuration = configuration.clone();
+                options.explainer = explainer.clone();
                 scheduler::run(options, shutdown.clone())
             });
         }

@@ -136,6 +136,8 @@ commands! {
     Undo(undo),
     /// Show the versions of client and server.
     Version(version),
+    /// Explain why an object is pending, restarting, not ready, stuck or not deleted.
+    Why(why),
 }
 
 /// Parses a command line. The first argument is the name of the program.

@@ -50,3 +50,4 @@ pub mod uncordon;
 pub mod undo;
 pub mod version;
 pub mod wait;
+pub mod why;

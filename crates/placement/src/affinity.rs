@@ -48,6 +48,18 @@ impl NodeSelectorTerm {
         self.labels.matches(label) && self.fields.matches(|k| (k == "metadata.name").then_some(name))
     }
 
+    /// The requirements that a node of that name and labels does not meet. None for a term that matches nothing at all.
+    pub fn unmet<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> Option<Vec<Requirement>> {
+        if self.labels.nothing || self.fields.nothing {
+            return None;
+        }
+        let single = |r: &Requirement| LabelSelector { requirements: vec![r.clone()], nothing: false };
+        let labels = self.labels.requirements.iter().filter(|r| !single(r).matches(&label));
+        let field = |k: &str| (k == "metadata.name").then_some(name);
+        let fields = self.fields.requirements.iter().filter(|r| !single(r).matches(field));
+        Some(labels.chain(fields).cloned().collect())
+    }
+
     /// The node names that this term is limited to (`metadata.name In (…)`, as written by the DaemonSet controller), if any. Of
     /// several such requirements, the names that all of them have.
     pub fn names(&self) -> Option<Vec<String>> {
@@ -100,5 +112,17 @@ impl NodeAffinity {
     pub fn admits<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.selector.iter().all(|(k, v)| label(k) == Some(v))
             && self.required.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(name, &label)))
+    }
+
+    /// The requirements that a node of that name and labels does not meet: those of the selector, and of the required term that
+    /// needs the fewest changes.
+    pub fn unmet<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> Vec<Requirement> {
+        let selected = self.selector.iter().filter(|(k, v)| label(k) != Some(v));
+        let mut unmet: Vec<Requirement> = selected
+            .map(|(k, v)| Requirement { key: k.to_string(), operator: Operator::In, values: vec![v.to_string()] })
+            .collect();
+        let terms = self.required.iter().flatten().filter_map(|t| t.unmet(name, &label));
+        unmet.extend(terms.min_by_key(Vec::len).into_iter().flatten());
+        unmet
     }
 }

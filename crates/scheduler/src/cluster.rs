@@ -161,6 +161,31 @@ pub struct Cluster {
     order: Mutex<Option<Arc<[usize]>>>,
 }
 
+impl Clone for Cluster {
+    /// Copies the state. Counts by topology domain are made again when they are needed.
+    fn clone(&self) -> Self {
+        Self {
+            nodes: self.nodes.clone(),
+            by_name: self.by_name.clone(),
+            placed: self.placed.clone(),
+            live: self.live,
+            arrivals: self.arrivals,
+            images: self.images.clone(),
+            anti_affine: self.anti_affine,
+            preferring: self.preferring,
+            namespaces: self.namespaces.clone(),
+            nominations: self.nominations.clone(),
+            budgets: self.budgets.clone(),
+            workloads: self.workloads.clone(),
+            storage: self.storage.clone(),
+            devices: self.devices.clone(),
+            claim_uses: self.claim_uses.clone(),
+            topology: Mutex::default(),
+            order: Mutex::new(self.order.lock().clone()),
+        }
+    }
+}
+
 /// The region and zone of a node; empty without.
 fn zone(entry: &NodeEntry) -> (&str, &str) {
     let label = |key: &str, old: &str| entry.meta.label(key).or_else(|| entry.meta.label(old)).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The last decision about each pod that waits, with the reasons of all nodes.
 
 use crate::decision::Decision;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ const MOST_REFUSALS: usize = 500_000;
 
 #[derive(Default)]
 struct Inner {
-    by_pod: HashMap<Arc<str>, (u64, Arc<Decision>)>,
+    by_pod: HashMap<Arc<str>, (u64, Timestamp, Arc<Decision>)>,
     /// The pods in the order of their decisions.
     order: BTreeMap<u64, Arc<str>>,
     next: u64,
@@ -22,17 +23,18 @@ struct Inner {
 pub struct Decisions(Mutex<Inner>);
 
 impl Decisions {
-    pub fn get(&self, uid: &str) -> Option<Arc<Decision>> {
-        self.0.lock().by_pod.get(uid).map(|(_, decision)| decision.clone())
+    /// The last decision, and when it was made.
+    pub fn get(&self, uid: &str) -> Option<(Timestamp, Arc<Decision>)> {
+        self.0.lock().by_pod.get(uid).map(|(_, time, decision)| (*time, decision.clone()))
     }
 
-    pub(crate) fn set(&self, uid: &Arc<str>, decision: Decision) {
+    pub(crate) fn set(&self, uid: &Arc<str>, time: Timestamp, decision: Decision) {
         let mut inner = self.0.lock();
         inner.remove(uid);
         let number = inner.next;
         inner.next += 1;
         inner.refusals += decision.diagnosis.refusals.len();
-        inner.by_pod.insert(uid.clone(), (number, Arc::new(decision)));
+        inner.by_pod.insert(uid.clone(), (number, time, Arc::new(decision)));
         inner.order.insert(number, uid.clone());
         while inner.refusals > MOST_REFUSALS && inner.order.len() > 1 {
             let Some(oldest) = inner.order.values().next().cloned() else { break };
@@ -47,7 +49,7 @@ impl Decisions {
 
 impl Inner {
     fn remove(&mut self, uid: &str) {
-        if let Some((number, decision)) = self.by_pod.remove(uid) {
+        if let Some((number, _, decision)) = self.by_pod.remove(uid) {
             self.order.remove(&number);
             self.refusals -= decision.diagnosis.refusals.len();
         }
@@ -67,7 +69,7 @@ mod tests {
         let diagnosis = Diagnosis { nodes: refusals.len(), refusals, others: None };
         let decision = Decision { diagnosis, ..Decision::default() };
         for uid in ["a", "b", "a", "c"] {
-            decisions.set(&uid.into(), decision.clone());
+            decisions.set(&uid.into(), Timestamp::UNIX_EPOCH, decision.clone());
         }
         assert!(decisions.get("b").is_none(), "the oldest");
         assert!(decisions.get("a").is_some() && decisions.get("c").is_some());

@@ -124,7 +124,7 @@ impl Offered<'_> {
 }
 
 /// All objects of `resource.k8s.io`.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Devices {
     claims: HashMap<Key, Arc<DeviceClaim>>,
     classes: HashMap<Arc<str>, Arc<Entry<DeviceClassInfo>>>,

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Node};
 use crate::decision::Refusal;
+use crate::explain::{Shortfall, plural};
 use crate::framework::{Framework, NodeFilter};
 use crate::pod::Pod;
 use std::sync::Arc;
@@ -81,6 +82,34 @@ impl<'a> Filters<'a> {
         self.check(node)
     }
 
+    /// Whether the pod fits a node.
+    pub fn fits(&self, node: &Node) -> bool {
+        let named = self.names.as_ref().is_none_or(|names| names.iter().any(|n| **n == *node.name));
+        named && node.entry.is_some() && self.check_with_nominated(node).is_ok()
+    }
+
+    /// What the pod misses on a node, of all filters. Empty if the pod fits.
+    pub fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
+        let own = self.filters.iter().flat_map(|f| shortfalls(&**f, node));
+        let mut all: Vec<Shortfall> = own.collect();
+        let named = self.names.as_ref().is_none_or(|names| names.iter().any(|n| **n == *node.name));
+        if all.is_empty() && !named {
+            let rule = self.naming.first().copied().unwrap_or_default();
+            all.push(Shortfall::new("node", "the pod may only run on other nodes").of_rule(rule));
+        }
+        let ahead = self.ahead(&node.name);
+        if all.is_empty() && !ahead.is_empty() {
+            let count = ahead.len();
+            let mut trial = Trial::new(self, node);
+            ahead.into_iter().for_each(|pod| trial.add(pod));
+            all.extend(trial.shortfalls());
+            for shortfall in &mut all {
+                shortfall.message.push_str(&format!(", counting {count} nominated pod{}", plural(count)));
+            }
+        }
+        all
+    }
+
     /// The pods of the same or a higher priority that are nominated for a node.
     fn ahead(&self, node: &str) -> Vec<Arc<Pod>> {
         if self.cluster.nominations().is_empty() {
@@ -90,6 +119,16 @@ impl<'a> Filters<'a> {
         let ahead = nominated.filter(|p| p.view.priority >= self.pod.view.priority && p.meta.uid != self.pod.meta.uid);
         ahead.cloned().collect()
     }
+}
+
+/// What the pod misses on a node according to one filter.
+fn shortfalls(filter: &(impl NodeFilter + ?Sized), node: &Node) -> Vec<Shortfall> {
+    let Err(refusal) = filter.check(node) else { return Vec::new() };
+    let mut all = filter.shortfalls(node);
+    if all.is_empty() {
+        all = refusal.reasons.iter().map(|reason| Shortfall::of_reason(reason)).collect();
+    }
+    all.into_iter().map(|s| s.of_rule(refusal.plugin)).collect()
 }
 
 /// A filter of a trial: a copy where pods of other nodes matter.
@@ -145,6 +184,14 @@ impl<'a> Trial<'a> {
             Trialed::Shared(f) => f.check(&self.node),
             Trialed::Forked(f) => f.check(&self.node),
         })
+    }
+
+    fn shortfalls(&self) -> Vec<Shortfall> {
+        let each = self.trialed.iter().flat_map(|t| match t {
+            Trialed::Shared(f) => shortfalls(*f, &self.node),
+            Trialed::Forked(f) => shortfalls(&**f, &self.node),
+        });
+        each.collect()
     }
 
     /// Filters the node as it is on trial, with and without the nominated pods that go before the pod.

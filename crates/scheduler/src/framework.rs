@@ -7,6 +7,7 @@
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::decision::Decision;
 pub use crate::decision::Refusal;
+use crate::explain::Shortfall;
 use crate::pod::Pod;
 use crate::preemption::Candidate;
 pub use crate::profile::Framework;
@@ -72,6 +73,11 @@ impl Point {
 pub trait NodeFilter {
     /// Called only for nodes with an entry.
     fn check(&self, node: &Node) -> Result<(), Refusal>;
+
+    /// What the pod misses on a node that `check` refuses, with numbers. Empty: the reasons of the refusal are complete.
+    fn shortfalls(&self, _node: &Node) -> Vec<Shortfall> {
+        Vec::new()
+    }
 
     /// The only nodes that can pass, where those are few.
     fn names(&self) -> Option<Vec<String>> {

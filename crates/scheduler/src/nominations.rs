@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The nominated pods. A nomination is in memory at once, before the status of its pod shows it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Nominations {
     by_node: HashMap<Arc<str>, Vec<Arc<Pod>>>,
     nodes: HashMap<Arc<str>, Arc<str>>,

@@ -131,6 +131,13 @@ impl HostPort {
 }
 
 impl PodInfo {
+    /// A copy with changed requirements.
+    pub fn with_requirements(&self, change: impl FnOnce(&mut Requirements)) -> Self {
+        let mut requirements = Requirements::clone(&self.requirements);
+        change(&mut requirements);
+        Self { requirements: Pooled::intern(requirements), ..self.clone() }
+    }
+
     pub fn is_terminal(&self) -> bool {
         matches!(&*self.phase, "Succeeded" | "Failed")
     }

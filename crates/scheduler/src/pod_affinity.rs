@@ -32,6 +32,14 @@ impl Term {
         }
     }
 
+    /// The label selector as text.
+    pub fn selector_text(&self) -> String {
+        match self.selector.is_everything() {
+            true => "any labels".into(),
+            false => self.selector.to_string(),
+        }
+    }
+
     /// Whether the term of the pod `owner` selects the pod `other`.
     pub fn matches(&self, owner: &Meta, other: &Meta, labels: &NamespaceLabels) -> bool {
         self.selects(&owner.namespace, other, labels)

@@ -9,6 +9,7 @@
 use crate::extender;
 use crate::framework::{Event, Framework, Read};
 use crate::pod::Pod;
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -90,6 +91,29 @@ pub struct Queue {
     last: HashMap<Read, u64>,
 }
 
+/// Where a pod is in the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Position {
+    pub stage: StageName,
+    /// How often no node was found.
+    pub attempts: u32,
+    /// When it is tried again without a change of the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_to_retry: Option<u64>,
+    /// The plugins whose changes it waits for.
+    pub refused_by: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StageName {
+    Active,
+    Backoff,
+    Unschedulable,
+    Gated,
+}
+
 /// A pod that was taken out of the queue to be scheduled.
 #[derive(Clone)]
 pub struct Taken {
@@ -124,6 +148,25 @@ impl Queue {
 
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// A pod, its framework, and its position. None if it is not in the queue.
+    pub fn position(&self, uid: &str) -> Option<(Arc<Pod>, Arc<Framework>, Position)> {
+        let w = self.waiting.get(uid)?;
+        let (stage, due) = match &w.stage {
+            Stage::Active(_) => (StageName::Active, None),
+            Stage::Backoff(at, _) | Stage::ErrorBackoff(at, _) => (StageName::Backoff, Some(*at)),
+            Stage::Unschedulable(at) => (StageName::Unschedulable, Some(*at + FORGOTTEN)),
+            Stage::Gated => (StageName::Gated, None),
+        };
+        let seconds = |at: Instant| at.saturating_duration_since(Instant::now()).as_secs();
+        let position = Position {
+            stage,
+            attempts: w.attempts,
+            seconds_to_retry: due.map(seconds),
+            refused_by: w.refused_by.iter().map(ToString::to_string).collect(),
+        };
+        Some((w.pod.clone(), w.framework.clone(), position))
     }
 
     fn unlink(&mut self, uid: &str) -> Option<Waiting> {

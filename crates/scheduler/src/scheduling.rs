@@ -153,7 +153,7 @@ impl Scheduler {
         }
         let message = d.message();
         self.queue.refused(taken.clone(), d.refused_by());
-        self.options.decisions.set(&pod.meta.uid, d);
+        self.options.decisions.set(&pod.meta.uid, self.options.clock.now(), d);
         self.report(&taken, Failure { reason: "Unschedulable", message, nominated }, eviction).await;
     }
 

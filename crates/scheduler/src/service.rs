@@ -4,6 +4,7 @@ use crate::changes::{Change, Changes};
 use crate::cluster::Cluster;
 use crate::configuration::{Configuration, ConfigurationError};
 use crate::decisions::Decisions;
+use crate::explainer::{self, Explainer, LastDecision};
 use crate::extender::Extender;
 use crate::framework::{Event, Plugin};
 use crate::plugins::{Handle, Preempting};
@@ -37,6 +38,8 @@ pub struct Options {
     pub bindings: usize,
     /// Takes the last decision about each pod that waits.
     pub decisions: Arc<Decisions>,
+    /// Explains pods that wait, while the scheduler runs.
+    pub explainer: Arc<Explainer>,
 }
 
 impl Options {
@@ -52,6 +55,7 @@ impl Options {
             extenders: Vec::new(),
             bindings: 128,
             decisions: Arc::default(),
+            explainer: Arc::default(),
         }
     }
 }
@@ -118,6 +122,7 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
     if shutdown.race(subscriptions.synced()).await.is_none() {
         return Ok(());
     }
+    let mut requests = options.explainer.connect();
     let mut s = Scheduler {
         queue: Queue::new(frameworks.clone(), options.configuration.backoff),
         frameworks,
@@ -141,6 +146,9 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
             while let Ok(outcome) = s.outcome.try_recv() {
                 s.finish_caught(outcome);
             }
+            if let Ok(request) = requests.try_recv() {
+                s.report_state(request);
+            }
             if let Some(taken) = s.queue.pop() {
                 // A pod whose scheduling panics is retried like one whose binding failed, and does not delay others.
                 let (pod, again) = (taken.pod.key(), taken.clone());
@@ -159,6 +167,7 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
                     Some(outcome) => s.finish_caught(outcome),
                     None => return,
                 },
+                Some(request) = requests.recv() => s.report_state(request),
                 () = async {
                     match due {
                         Some(at) => tokio::time::sleep_until(at).await,
@@ -176,6 +185,17 @@ impl Scheduler {
     fn take_caught(&mut self, change: Change) {
         let object = change.object();
         let _ = caught_now("scheduler", object, || self.take(change));
+    }
+
+    /// Copies what the scheduler knows of a pod, for an explanation.
+    fn report_state(&self, request: explainer::Request) {
+        let Some((pod, framework, position)) = self.queue.position(&request.uid) else { return };
+        let last = self.options.decisions.get(&request.uid);
+        let last = last.map(|(time, d)| LastDecision { time: meta::time::format(time), message: d.message() });
+        let (cluster, time) = (self.cluster.clone(), self.options.clock.now());
+        let state = explainer::State { cluster, pod, framework, time, position, last_decision: last };
+        // The request may have timed out.
+        let _ = request.reply.send(state);
     }
 
     fn finish_caught(&mut self, outcome: Outcome) {

@@ -301,7 +301,7 @@ pub enum StorageObject {
 }
 
 /// All objects that volume plugins read.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Storage {
     claims: HashMap<Key, Arc<Claim>>,
     volumes: HashMap<Arc<str>, Arc<Volume>>,

@@ -62,7 +62,7 @@ impl Kind {
 }
 
 /// The selectors of all services and workloads.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Workloads {
     services: HashMap<Arc<str>, HashMap<Key, Arc<LabelSelector>>>,
     owners: HashMap<(Kind, Key), Arc<LabelSelector>>,

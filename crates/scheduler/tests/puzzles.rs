@@ -8,6 +8,7 @@
 use meta::Rng;
 use scheduler::cluster::NodeEntry;
 use scheduler::decide::decide;
+use scheduler::explain::{Change, explain};
 use scheduler::framework::PostFilterContext;
 use scheduler::plugins::Handle;
 use scheduler::pod::Pod;
@@ -121,4 +122,88 @@ fn decisions_are_those_of_kube_scheduler() {
         println!("{kind}: {} of {}", right[i], all[i]);
         assert!(right[i] >= *floor, "{kind}: {} of {} are right, fewer than {floor}", right[i], all[i]);
     }
+}
+
+/// The puzzle after a suggested change, which is made to the objects here as a user would make it.
+fn changed(puzzle: &Value, change: &Change, node: &str) -> Value {
+    let mut p = puzzle.clone();
+    let at = p["nodes"].as_array().unwrap().iter().position(|n| n["name"] == node).unwrap();
+    let affinity = |p: &mut Value, kind: &str, key: &str| {
+        let terms =
+            p["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"].as_array_mut().unwrap();
+        let before = terms.len();
+        terms.retain(|t| t["topologyKey"] != key);
+        assert!(terms.len() < before);
+    };
+    match change {
+        Change::Uncordon => {
+            p["nodes"][at]["unschedulable"] = false.into();
+            if let Some(taints) = p["nodes"][at]["taints"].as_array_mut() {
+                taints.retain(|t| t["key"] != "node.kubernetes.io/unschedulable");
+            }
+        }
+        Change::LowerRequest { resource, by, .. } => {
+            let request = &mut p["spec"]["containers"][0]["resources"]["requests"][resource.as_str()];
+            let quantity = |text: &str| text.parse::<meta::Quantity>().unwrap();
+            *request = (quantity(request.as_str().unwrap()) - quantity(by)).to_string().into();
+        }
+        Change::Tolerate { key, value, effect } => {
+            let toleration = json!({"key": key, "value": value, "effect": effect, "operator": "Equal"});
+            match p["spec"]["tolerations"].as_array_mut() {
+                Some(all) => all.push(toleration),
+                None => p["spec"]["tolerations"] = json!([toleration]),
+            }
+        }
+        Change::RemoveHostPort { .. } => p["spec"]["containers"][0]["ports"] = json!([]),
+        Change::SetLabel { key, value } => p["nodes"][at]["labels"][key.as_str()] = value.as_str().into(),
+        Change::RemoveLabel { key } => drop(p["nodes"][at]["labels"].as_object_mut().unwrap().remove(key)),
+        Change::RaiseMaxSkew { topology_key, to, .. } => {
+            let constraints = p["spec"]["topologySpreadConstraints"].as_array_mut().unwrap();
+            let hard = constraints.iter_mut().filter(|c| c["whenUnsatisfiable"] != "ScheduleAnyway");
+            hard.filter(|c| c["topologyKey"] == topology_key.as_str()).for_each(|c| c["maxSkew"] = (*to).into());
+        }
+        Change::RemoveAffinity { topology_key, .. } => affinity(&mut p, "podAffinity", topology_key),
+        Change::RemoveAntiAffinity { topology_key, .. } => affinity(&mut p, "podAntiAffinity", topology_key),
+        Change::PodsGone { pods, .. } => {
+            let running = p["running"].as_array_mut().unwrap();
+            running.retain(|r| !pods.iter().any(|pod| r["name"] == pod.name.as_str()));
+        }
+        Change::Recover { .. } => panic!("no puzzle has such a taint"),
+    }
+    p
+}
+
+/// Clauses: G01.pending
+#[test]
+fn every_suggested_change_makes_the_pod_fit() {
+    let frameworks = scheduler::frameworks(&Configuration::default(), &Handle::default(), &[]).unwrap();
+    let framework = &frameworks["default-scheduler"];
+    let pending = |p: &Value| pod("pending", &p["labels"], p["spec"].clone(), &p["priority"]);
+    let (mut explained, mut suggested, mut kinds) = (0, 0, BTreeSet::new());
+    for puzzle in puzzles() {
+        let e = explain(framework, &pending(&puzzle), &cluster(&puzzle));
+        let node = puzzle["answers"][0]["node"].as_str();
+        assert_eq!(e.fitting_count > 0, node.is_some(), "{}", puzzle["seed"]);
+        if node.is_some() {
+            assert!(e.suggestions.is_empty() && e.nearest.is_empty());
+            continue;
+        }
+        explained += 1;
+        assert_eq!(e.nodes.len(), e.node_count, "{}: every node is explained", puzzle["seed"]);
+        assert!(e.nodes.iter().all(|n| n.shortfalls.iter().all(|s| !s.rule.is_empty() && !s.message.is_empty())));
+        assert!(!e.suggestions.is_empty() || !e.nearest.is_empty(), "{}", puzzle["seed"]);
+        for s in &e.suggestions {
+            suggested += 1;
+            kinds.insert(serde_json::to_value(&s.change).unwrap()["type"].as_str().unwrap().to_owned());
+            let after = changed(&puzzle, &s.change, &s.nodes[0]);
+            let chosen = decide(framework, &pending(&after), &cluster(&after), 0).node.map(|n| n.to_string());
+            let known = chosen.as_ref().is_some_and(|n| s.nodes.contains(n) || s.node_count > s.nodes.len());
+            assert!(known, "{} {}: {chosen:?}, suggested: {}", puzzle["seed"], puzzle["kind"], s.message);
+        }
+        let preempts = e.suggestions.iter().any(|s| matches!(s.change, Change::PodsGone { .. }));
+        let recorded = puzzle["answers"][0]["nominated"].is_string();
+        assert!(preempts || !recorded, "{}: the victims are suggested", puzzle["seed"]);
+    }
+    println!("{explained} pods explained, {suggested} changes suggested: {kinds:?}");
+    assert!(explained >= 104 && suggested >= 100, "{explained} explained, {suggested} suggested");
 }

@@ -42,6 +42,7 @@ mod top;
 mod undoing;
 mod view;
 mod volumes;
+mod why;
 
 use runner::{Test, alone, both, both_since, own, real};
 use std::process::ExitCode;
@@ -86,6 +87,7 @@ fn tests() -> Vec<Test> {
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),
         own(services::TESTS),
+        own(why::TESTS),
         own(kubelet::TESTS),
         alone(both_since(36, top::ALONE)),
         alone(own(restart::ALONE)),

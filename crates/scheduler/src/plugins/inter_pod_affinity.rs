@@ -2,10 +2,12 @@
 
 use crate::cluster::{Cluster, Node};
 use crate::counts::Counts;
+use crate::explain::{Change, Shortfall};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::pod_affinity::{NamespaceLabels, Term};
 use crate::topology::{ByDomain, Included, Matcher, Query, Terms};
+use std::collections::BTreeSet;
 
 const NAME: &str = "InterPodAffinity";
 
@@ -176,35 +178,74 @@ impl Plugin for InterPodAffinity {
     }
 }
 
+impl<'a> Check<'a> {
+    /// The terms of the pod's affinity that a node does not meet.
+    fn unmet_affinity(&self, node: &Node) -> Vec<&'a Term> {
+        let own = &self.pod.view.pod_affinity.required;
+        let here = |t: &Term| domain(node, &t.topology_key);
+        let unmet = |t: &&Term| here(t).is_none_or(|d| self.required.get(&t.topology_key, d) <= 0);
+        let unmet: Vec<&Term> = own.iter().filter(unmet).collect();
+        let matches_itself = || own.iter().all(|t| t.matches(&self.pod.meta, &self.pod.meta, self.labels));
+        // The first pod of a group may go anywhere.
+        let is_first = || self.required.sum() == 0 && own.iter().all(|t| here(t).is_some()) && matches_itself();
+        if unmet.is_empty() || is_first() { Vec::new() } else { unmet }
+    }
+
+    /// The terms of the pod's anti-affinity that a node violates, with the number of pods that match.
+    fn violated_anti_affinity(&self, node: &Node) -> impl Iterator<Item = (&'a Term, i64)> {
+        self.pod.view.pod_affinity.anti_required.iter().filter_map(|t| {
+            let count = self.matched_by_own_anti_affinity.get(&t.topology_key, domain(node, &t.topology_key)?);
+            (count > 0).then_some((t, count))
+        })
+    }
+
+    /// The topology keys by which other pods keep the pod off a node.
+    fn refused_by_others(&self, node: &Node) -> impl Iterator<Item = &str> {
+        let refused = |key: &&str| domain(node, key).is_some_and(|d| self.refused_by_others.get(key, d) > 0);
+        self.refused_by_others.keys().filter(refused)
+    }
+}
+
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
-        let own = &self.pod.view.pod_affinity;
-        let here = |t: &'_ Term| domain(node, &t.topology_key);
-        let matches_itself = || own.required.iter().all(|t| t.matches(&self.pod.meta, &self.pod.meta, self.labels));
-        let (mut has_all_keys, mut has_pods) = (true, true);
-        for t in &own.required {
-            match here(t) {
-                None => has_all_keys = false,
-                Some(d) => has_pods &= self.required.get(&t.topology_key, d) > 0,
-            }
-        }
-        // The first pod of a group may go anywhere.
-        let is_first = || self.required.sum() == 0 && matches_itself();
-        if !has_all_keys || !(has_pods || is_first()) {
+        if !self.unmet_affinity(node).is_empty() {
             return Err(Refusal::unresolvable(NAME, "node(s) didn't match pod affinity rules"));
         }
-        if own
-            .anti_required
-            .iter()
-            .any(|t| here(t).is_some_and(|d| self.matched_by_own_anti_affinity.get(&t.topology_key, d) > 0))
-        {
+        if self.violated_anti_affinity(node).next().is_some() {
             return Err(Refusal::resolvable(NAME, "node(s) didn't match pod anti-affinity rules"));
         }
-        let refused = |key: &str| domain(node, key).is_some_and(|d| self.refused_by_others.get(key, d) > 0);
-        if self.refused_by_others.keys().any(refused) {
+        if self.refused_by_others(node).next().is_some() {
             return Err(Refusal::resolvable(NAME, "node(s) didn't satisfy existing pods anti-affinity rules"));
         }
         Ok(())
+    }
+
+    fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
+        let place = |key: &str| match domain(node, key) {
+            Some(domain) => format!("in {key}={domain}"),
+            None => format!("on a node without the label {key}"),
+        };
+        let mut all = Vec::new();
+        for term in self.unmet_affinity(node) {
+            let key = &*term.topology_key;
+            let what = format!("affinity {}", term.selector_text());
+            let message = format!("the pod requires a pod with {} {}, there is none", term.selector_text(), place(key));
+            let change = Change::RemoveAffinity { topology_key: key.into(), selector: term.selector_text() };
+            all.push(Shortfall::new(&what, message).remedy(change));
+        }
+        for (term, count) in self.violated_anti_affinity(node) {
+            let key = &*term.topology_key;
+            let what = format!("anti-affinity {}", term.selector_text());
+            let message =
+                format!("the pod refuses pods with {} {}, there are {count}", term.selector_text(), place(key));
+            let change = Change::RemoveAntiAffinity { topology_key: key.into(), selector: term.selector_text() };
+            all.push(Shortfall::new(&what, message).remedy(change));
+        }
+        for key in self.refused_by_others(node).collect::<BTreeSet<&str>>() {
+            let message = format!("pods {} refuse this pod by their anti-affinity", place(key));
+            all.push(Shortfall::new(&format!("anti-affinity of others by {key}"), message));
+        }
+        all
     }
 
     fn fork(&self) -> Option<Box<dyn NodeFilter + '_>> {

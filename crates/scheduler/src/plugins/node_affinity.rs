@@ -1,8 +1,11 @@
 //! Node selector and node affinity.
 
 use crate::cluster::{Cluster, Node, NodeEntry};
+use crate::explain::{Change, Shortfall};
 use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
+use meta::LabelSelector;
+use meta::selector::{Operator, Requirement};
 
 const NAME: &str = "NodeAffinity";
 
@@ -78,6 +81,13 @@ impl NodeFilter for Check<'_> {
         Ok(())
     }
 
+    fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
+        let Some(n) = &node.entry else { return Vec::new() };
+        let label = |k: &str| n.meta.label(k);
+        let unmet = [self.added, self.own].into_iter().flat_map(|a| a.unmet(&n.meta.name, label));
+        unmet.map(|r| unmet_requirement(r, label)).collect()
+    }
+
     /// The names that the terms are limited to, if all of them are limited.
     fn names(&self) -> Option<Vec<String>> {
         let mut all = Vec::new();
@@ -87,6 +97,36 @@ impl NodeFilter for Check<'_> {
         all.sort();
         all.dedup();
         Some(all)
+    }
+}
+
+/// A requirement on labels or on the name of the node that it does not meet.
+fn unmet_requirement<'a>(requirement: Requirement, label: impl Fn(&str) -> Option<&'a str>) -> Shortfall {
+    let (key, values) = (requirement.key.clone(), requirement.values.clone());
+    let change = match (requirement.operator, values.first()) {
+        _ if key == "metadata.name" => None,
+        (Operator::In | Operator::Equals | Operator::DoubleEquals, Some(value)) => {
+            Some(Change::SetLabel { key: key.clone(), value: value.clone() })
+        }
+        (Operator::Exists, _) => Some(Change::SetLabel { key: key.clone(), value: String::new() }),
+        (Operator::NotIn | Operator::NotEquals | Operator::DoesNotExist, _) => {
+            Some(Change::RemoveLabel { key: key.clone() })
+        }
+        _ => None,
+    };
+    let text = match (requirement.operator, values.as_slice()) {
+        (Operator::In, [value]) => format!("{key}={value}"),
+        _ => LabelSelector { requirements: vec![requirement], nothing: false }.to_string(),
+    };
+    let has = match label(&key) {
+        _ if key == "metadata.name" => String::new(),
+        Some(value) => format!(", the node has {key}={value}"),
+        None => format!(", the node has no label {key}"),
+    };
+    let missing = Shortfall::new(&text, format!("the pod requires {text}{has}"));
+    match change {
+        Some(change) => missing.remedy(change),
+        None => missing,
     }
 }
 

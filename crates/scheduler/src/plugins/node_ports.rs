@@ -1,6 +1,7 @@
 //! Filters nodes whose host ports are in use.
 
 use crate::cluster::{Cluster, Node};
+use crate::explain::{Change, Shortfall};
 use crate::framework::{Event, NodeFilter, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::{HostPort, Pod};
 
@@ -43,5 +44,16 @@ impl NodeFilter for Check<'_> {
             return Err(Refusal::resolvable(NAME, "node(s) didn't have free ports for the requested pod ports"));
         }
         Ok(())
+    }
+
+    fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
+        let taken = self.0.iter().filter(|p| node.ports.iter().any(|q| p.conflicts(q)));
+        let shortfall = |p: &HostPort| {
+            let text = format!("{}/{}", p.port, p.protocol);
+            let users = node.pods.iter().filter(|o| o.view.host_ports.iter().any(|q| p.conflicts(q)));
+            let used = Shortfall::new(&text, format!("host port {text} is in use")).pods(users);
+            used.remedy(Change::RemoveHostPort { port: p.port, protocol: p.protocol.to_string() })
+        };
+        taken.map(shortfall).collect()
     }
 }

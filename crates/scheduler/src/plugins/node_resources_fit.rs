@@ -1,6 +1,7 @@
 //! Filters nodes without enough resources for a pod's requests, and scores nodes by the share of their resources that is requested.
 
 use crate::cluster::{Cluster, Node};
+use crate::explain::{Change, Shortfall, amount};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::resources::Resources;
@@ -205,6 +206,35 @@ impl NodeFilter for Check<'_> {
         let (reasons, resolvable) = shortfalls(r, u, node.pods.len(), a);
         if reasons.is_empty() { Ok(()) } else { Err(Refusal { plugin: NAME, reasons, resolvable }) }
     }
+
+    fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
+        let Some(n) = &node.entry else { return Vec::new() };
+        let missing = insufficiencies(&self.requests, &node.requested, node.pods.len(), &n.view.allocatable);
+        missing.iter().map(shortfall).collect()
+    }
+}
+
+/// What a node has too little of.
+fn shortfall(i: &Insufficient) -> Shortfall {
+    let (resource, free) = (&*i.resource, i.capacity.saturating_sub(i.used).max(0));
+    let text = |v: i64| amount(resource, v);
+    if resource == "pods" {
+        let full = format!("the node has {} pods and allows {}", i.used, i.capacity);
+        return Shortfall::new(resource, full).amounts(resource, i.requested, free, i.capacity);
+    }
+    let message = match i.capacity {
+        0 => format!("the pod requests {} {resource}, the node has none", text(i.requested)),
+        capacity => {
+            format!("the pod requests {} {resource}, {} of {} are free", text(i.requested), text(free), text(capacity))
+        }
+    };
+    let missing = Shortfall::new(resource, message).amounts(resource, i.requested, free, i.capacity);
+    // A part of a device cannot be requested, and without a request the pod would not be the same.
+    let reducible = matches!(resource, "cpu" | "memory" | "ephemeral-storage") || free > 0;
+    if reducible && i.missing() < i.requested {
+        return missing.remedy(Change::lower_request(resource, i.missing(), i.requested));
+    }
+    missing
 }
 
 struct Usage<'a> {

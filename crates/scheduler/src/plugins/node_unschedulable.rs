@@ -1,6 +1,7 @@
 //! Filters cordoned nodes.
 
 use crate::cluster::{Cluster, Node};
+use crate::explain::{Change, Shortfall};
 use crate::framework::{Event, NodeFilter, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use placement::{Taint, is_tolerated};
@@ -11,14 +12,18 @@ pub struct NodeUnschedulable;
 
 struct Check;
 
-fn tolerates(pod: &Pod) -> bool {
-    let taint = Taint {
+/// The taint that cordoned nodes have.
+fn taint() -> Taint {
+    Taint {
         key: "node.kubernetes.io/unschedulable".into(),
         value: "".into(),
         effect: "NoSchedule".into(),
         time_added: None,
-    };
-    is_tolerated(&taint, &pod.view.tolerations)
+    }
+}
+
+fn tolerates(pod: &Pod) -> bool {
+    is_tolerated(&taint(), &pod.view.tolerations)
 }
 
 impl Plugin for NodeUnschedulable {
@@ -49,5 +54,10 @@ impl NodeFilter for Check {
             return Err(Refusal::unresolvable(NAME, "node(s) were unschedulable"));
         }
         Ok(())
+    }
+
+    fn shortfalls(&self, _: &Node) -> Vec<Shortfall> {
+        let cordoned = Shortfall::new("unschedulable", "the node is cordoned");
+        vec![Change::of_taint(&taint()).into_iter().fold(cordoned, Shortfall::remedy)]
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::counts::Counts;
+use crate::explain::{Change, Shortfall};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
@@ -233,6 +234,49 @@ fn selects_any<'a>(pod: &Pod, label: impl Fn(&str) -> Option<&'a str>) -> bool {
     own.is_empty() || own.iter().any(|c| c.selector_for(&pod.meta).matches(&label))
 }
 
+/// The matching pods of a domain if the pod is placed there, and of the domain with the fewest.
+struct Skew {
+    with_pod: i64,
+    least: i64,
+}
+
+impl Counted<'_> {
+    fn skew(&self, domain: &str) -> Skew {
+        let enough = self.domains.len() as i64 >= self.by.constraint.min_domains;
+        let least = if enough { self.fewest.0[0].1 } else { 0 };
+        Skew { with_pod: self.domains.get(&self.by.constraint.topology_key, domain) + self.itself, least }
+    }
+}
+
+impl Check<'_> {
+    /// What a constraint misses on a node.
+    fn shortfall(&self, index: usize, node: &NodeEntry) -> Option<Shortfall> {
+        let c = self.counted.get(index)?;
+        let (key, max) = (&c.by.constraint.topology_key, c.by.constraint.max_skew);
+        let Some(domain) = node.meta.label(key) else {
+            return Some(Shortfall::new(
+                key,
+                format!("the node lacks the label {key} of a topology spread constraint"),
+            ));
+        };
+        let Skew { with_pod, least } = c.skew(domain);
+        let skew = with_pod - least;
+        if skew <= max {
+            return None;
+        }
+        let domains = c.domains.len() as i64;
+        let few = match c.by.constraint.min_domains {
+            min if domains < min => format!(" ({domains} domains, minDomains is {min})"),
+            _ => String::new(),
+        };
+        let message = format!(
+            "{key}={domain} would have {with_pod} matching pods, {skew} more than the domain with the fewest ({least}){few}; maxSkew is {max}"
+        );
+        let change = Change::RaiseMaxSkew { topology_key: key.to_string(), index, to: skew };
+        Some(Shortfall::new(key, message).remedy(change))
+    }
+}
+
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         for c in &self.counted {
@@ -241,14 +285,17 @@ impl NodeFilter for Check<'_> {
                 let why = "node(s) didn't match pod topology spread constraints (missing required label)";
                 return Err(Refusal::unresolvable(NAME, why));
             };
-            let enough = c.domains.len() as i64 >= c.by.constraint.min_domains;
-            let least = if enough { c.fewest.0[0].1 } else { 0 };
-            let there = c.domains.get(key, domain);
-            if there + c.itself - least > c.by.constraint.max_skew {
+            let Skew { with_pod, least } = c.skew(domain);
+            if with_pod - least > c.by.constraint.max_skew {
                 return Err(Refusal::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
         }
         Ok(())
+    }
+
+    fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
+        let Some(n) = &node.entry else { return Vec::new() };
+        (0..self.counted.len()).filter_map(|i| self.shortfall(i, n)).collect()
     }
 
     fn fork(&self) -> Option<Box<dyn NodeFilter + '_>> {

@@ -1,9 +1,10 @@
 //! Filters nodes with untolerated taints, and prefers nodes without untolerated `PreferNoSchedule` taints.
 
 use crate::cluster::{Cluster, Node};
+use crate::explain::{Change, Shortfall, taint_text};
 use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
-use placement::{EXCLUDING, Toleration, is_tolerated, untolerated};
+use placement::{EXCLUDING, Taint, Toleration, is_tolerated, untolerated};
 
 const NAME: &str = "TaintToleration";
 
@@ -47,6 +48,17 @@ impl NodeFilter for Check<'_> {
             None => Ok(()),
             Some(_) => Err(Refusal::unresolvable(NAME, "node(s) had untolerated taint(s)")),
         }
+    }
+
+    fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
+        let taints = node.entry.iter().flat_map(|n| &n.view.taints);
+        let refused = taints.filter(|t| EXCLUDING.contains(&&*t.effect) && !is_tolerated(t, self.0));
+        let shortfall = |taint: &Taint| {
+            let text = taint_text(taint);
+            let missing = Shortfall::new(&text, format!("the pod does not tolerate the taint {text}"));
+            Change::of_taint(taint).into_iter().fold(missing, Shortfall::remedy)
+        };
+        refused.map(shortfall).collect()
     }
 }
 

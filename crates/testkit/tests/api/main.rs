@@ -8,6 +8,7 @@ mod authorization;
 mod bad_input;
 mod concurrency;
 mod custom;
+mod decisions;
 mod devices;
 mod documents;
 mod escalation;

@@ -205,7 +205,7 @@ profiles:
     p.pod_of("waits", "high", "1", json!({"schedulerName": "polite"})).await;
     p.waits_because("waits", "0/1 nodes are available: 1 Insufficient cpu.").await;
     let waiting = p.api("pods").get("waits").await.unwrap();
-    let decision = decisions.get(waiting.uid()).expect("the last decision");
+    let (_, decision) = decisions.get(waiting.uid()).expect("the last decision");
     let reasons: Vec<String> = decision.refusal("a").unwrap().reasons.iter().map(ToString::to_string).collect();
     assert_eq!(reasons, ["Insufficient cpu"], "the reason of each node is kept");
     p.pod_of("unknown", "high", "1", json!({"schedulerName": "unknown"})).await;

@@ -1,0 +1,184 @@
+//! `kubectl why` on a running cluster.
+
+use crate::runner::Case;
+use crate::story::{IMAGE, Story};
+use serde_json::{Value, json};
+
+pub const TESTS: &[Case] = &[
+    ("why::pending", pending),
+    ("why::pending_for_a_user_with_few_permissions", pending_for_a_user_with_few_permissions),
+    ("why::waiting", waiting),
+    ("why::restarting", restarting),
+    ("why::not_ready", not_ready),
+    ("why::not_evictable", not_evictable),
+    ("why::rollout", rollout),
+    ("why::deletion", deletion),
+];
+
+const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// Waits until an explanation has all of these parts, and returns it.
+#[track_caller]
+fn explained(s: &Story, args: &[&str], parts: &[&str]) -> String {
+    s.eventually(&format!("{args:?} explains {parts:?}"), || {
+        let text = s.ok(&[&["why"], args].concat());
+        parts.iter().all(|part| text.contains(part)).then_some(text)
+    })
+}
+
+fn document(s: &Story, what: &str) -> Value {
+    serde_json::from_str(&s.ok(&["why", what, "-o", "json"])).unwrap()
+}
+
+/// Clauses: G01.pending
+fn pending(s: &Story) {
+    let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+    s.shell_pod("large", FOREVER, json!({}), requests("900"));
+    let parts =
+        ["pod/large is pending: none of 1 node fits\n", "NodeResourcesFit: the pod requests 900 cpu, ", " less cpu\n"];
+    let text = explained(s, &["pod/large"], &parts);
+    assert!(text.contains("decided by scheduler default-scheduler, tried once; tried again when something changes that concerns NodeResourcesFit"), "{text}");
+    // The change that it suggests is made.
+    let label = format!("{}.example/disk", s.ns);
+    s.shell_pod("picky", FOREVER, json!({"nodeSelector": {&label: "ssd"}}), json!({}));
+    let suggestion = format!("if it had the label {label}=ssd\n");
+    explained(s, &["pod", "picky"], &["NodeAffinity: the pod requires ", &suggestion]);
+    let document = document(s, "pod/picky");
+    let change = &document["decision"]["explanation"]["suggestions"][0];
+    assert_eq!(change["change"], json!({"type": "setLabel", "key": label, "value": "ssd"}));
+    assert_eq!(document["decision"]["queue"]["stage"], "unschedulable");
+    let node = change["nodes"][0].as_str().unwrap();
+    s.ok(&["label", "node", node, &format!("{label}=ssd")]);
+    s.ready("picky");
+    s.ok(&["label", "node", node, &format!("{label}-")]);
+    assert_eq!(s.ok(&["why", "pod/picky"]), "pod/picky is healthy\n");
+    let mut gated = json!({"schedulingGates": [{"name": "example.com/wait"}]});
+    gated["schedulerName"] = "default-scheduler".into();
+    s.shell_pod("gated", FOREVER, gated, json!({}));
+    explained(s, &["pod/gated"], &["scheduling gate is gone: example.com/wait\n"]);
+    s.shell_pod("other", FOREVER, json!({"schedulerName": "mine"}), json!({}));
+    explained(s, &["pod/other"], &["no scheduler of this name has acted on any pod\n"]);
+}
+
+/// A user who may read one pod, and nothing else, gets the decision without the names of other pods.
+///
+/// Clauses: G01.pending
+fn pending_for_a_user_with_few_permissions(s: &Story) {
+    let port = json!({"ports": [{"containerPort": 80, "hostPort": 39_871}]});
+    s.shell_pod("holder", FOREVER, json!({}), port.clone());
+    s.ready("holder");
+    s.shell_pod("guest", FOREVER, json!({}), port);
+    let parts = ["NodePorts: host port 39871/TCP is in use by ", "/holder\n", " without its host port 39871/TCP\n"];
+    explained(s, &["pod/guest"], &parts);
+    let user = format!("reader-{}", s.ns);
+    s.ok(&["create", "role", "one-pod", "--verb=get", "--resource=pods", "--resource-name=guest"]);
+    s.ok(&["create", "rolebinding", "one-pod", "--role=one-pod", &format!("--user={user}")]);
+    let text = explained(
+        s,
+        &["pod/guest", "--as", &user],
+        &["NodePorts: host port 39871/TCP is in use by 1 that you may not list\n"],
+    );
+    assert!(!text.contains("holder"), "{text}");
+    let refused = s.fails(&["why", "pod/holder", "--as", &user]);
+    assert!(refused.contains("pods \"holder\" is forbidden"), "{refused}");
+    let path = format!("/kemudi/v1/namespaces/{}/pods/holder/decision", s.ns);
+    let refused = s.fails(&["get", "--raw", &path, "--as", &user]);
+    assert!(refused.contains("pods \"holder\" is forbidden"), "{refused}");
+    // A pod with a node has no decision any more.
+    assert!(s.fails(&["get", "--raw", &path]).contains("NotFound"));
+}
+
+/// Clauses: G01.waiting
+fn waiting(s: &Story) {
+    let settings = json!({"envFrom": [{"configMapRef": {"name": "settings"}}]});
+    s.shell_pod("app", FOREVER, json!({}), settings);
+    let parts = ["pod/app is waiting: ", "  ConfigMap settings does not exist (envFrom of container c)\n"];
+    explained(s, &["pod/app"], &parts);
+    s.create("configmaps", json!({"metadata": {"name": "settings"}}));
+    s.ready("app");
+    assert_eq!(s.ok(&["why", "pod/app"]), "pod/app is healthy\n");
+    let claim = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]});
+    s.shell_pod("stateful", FOREVER, claim, json!({}));
+    explained(s, &["pod/stateful"], &["  PersistentVolumeClaim data does not exist\n"]);
+}
+
+/// Clauses: G01.restarting
+fn restarting(s: &Story) {
+    s.shell_pod("loop", "echo no such table > /dev/termination-log; exit 7", json!({}), json!({}));
+    let parts =
+        ["pod/loop is restarting\n", "with exit code 7\n", "its last message: no such table\n", "it is started again "];
+    explained(s, &["pod/loop"], &parts);
+    let document = document(s, "pod/loop");
+    assert_eq!((&document["state"], &document["healthy"]), (&json!("restarting"), &json!(false)));
+    assert_eq!(document["findings"][0]["reason"], "Restarting");
+}
+
+/// Clauses: G01.not-ready
+fn not_ready(s: &Story) {
+    let probe = json!({"readinessProbe": {"exec": {"command": ["/bin/sh", "-c", "exit 1"]}, "periodSeconds": 1}});
+    s.shell_pod("unready", FOREVER, json!({}), probe);
+    let parts =
+        ["pod/unready is not ready\n", "its readiness probe does not succeed: run \"/bin/sh -c exit 1\", every 1s"];
+    explained(s, &["pod/unready"], &parts);
+    s.ok(&["expose", "pod", "unready", "--port=80"]);
+    let parts = ["service/unready has no ready endpoint\n", "1 of 1 selected pods are not ready: unready\n"];
+    explained(s, &["service/unready"], &parts);
+}
+
+/// Clauses: G01.not-evictable
+fn not_evictable(s: &Story) {
+    s.shell_pod("one", FOREVER, json!({}), json!({}));
+    s.ready("one");
+    s.ok(&["create", "poddisruptionbudget", "keep", "--selector=app=one", "--min-available=1"]);
+    let parts = [
+        "pod/one is healthy, and cannot be evicted now\n",
+        "PodDisruptionBudget keep allows no eviction: 1 of 1 pods are healthy, and 1 must stay so (minAvailable 1)\n",
+    ];
+    explained(s, &["pod/one"], &parts);
+}
+
+/// Clauses: G01.rollout
+fn rollout(s: &Story) {
+    let deployment = json!({"metadata": {"name": "web"}, "spec": {
+        "replicas": 2, "progressDeadlineSeconds": 2, "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {
+            "terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": IMAGE}]}}}});
+    s.create("deployments", deployment);
+    explained(s, &["deployment/web"], &["deployment.apps/web is healthy: 2 of 2 replicas are updated and available\n"]);
+    s.ok(&["set", "image", "deployment/web", "c=nowhere.example/app:2"]);
+    let parts = [
+        "deployment.apps/web is stuck: 1 of 2 replicas are updated, 2 available\n",
+        "within its progress deadline of 2s",
+        "the new ReplicaSet web-",
+        "the image nowhere.example/app:2 cannot be used",
+        "keeps 2 replicas until new ones are available\n",
+    ];
+    explained(s, &["deploy", "web"], &parts);
+    assert_eq!(document(s, "deployment/web")["state"], "failed");
+    s.ok(&["create", "quota", "none", "--hard=pods=0"]);
+    s.ok(&["create", "deployment", "more", &format!("--image={IMAGE}")]);
+    explained(s, &["deployment/more"], &["pods cannot be created: ", "exceeded quota: none"]);
+}
+
+/// Clauses: G01.deletion
+fn deletion(s: &Story) {
+    let other = format!("{}-x", s.ns);
+    s.ok(&["create", "namespace", &other]);
+    s.post(
+        &format!("/api/v1/namespaces/{other}/configmaps"),
+        json!({"metadata": {"name": "held", "finalizers": ["e2e.example/hold"]}}),
+    );
+    s.ok(&["delete", "namespace", &other, "--wait=false"]);
+    let parts = [
+        "finalizer kubernetes: the namespace controller removes it when nothing is left in the namespace\n",
+        "configmaps left: 1\n",
+        "configmap/held:\n",
+        "finalizer e2e.example/hold: set by ",
+    ];
+    explained(s, &["namespace", &other], &parts);
+    let held = s.ok(&["why", "configmap/held", "-n", &other]);
+    assert!(held.contains("1 finalizer holds it\n  finalizer e2e.example/hold"), "{held}");
+    s.ok(&["patch", "configmap", "held", "-n", &other, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+    s.until_at(&format!("/api/v1/namespaces/{other}"), Value::is_null);
+    assert!(s.fails(&["why", "namespace", &other]).contains("NotFound"));
+}

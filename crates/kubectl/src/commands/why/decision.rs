@@ -1,0 +1,83 @@
+//! The decision of the scheduler about a pod: from the server, or computed from the objects of the API.
+
+use super::fields::{name, namespace, text};
+use super::reader::{Reader, escaped};
+use crate::error::{Error, Result};
+use meta::Value;
+use scheduler::explain::{Explanation, explain};
+use scheduler::listing::LISTED;
+use scheduler::plugins::Handle;
+use scheduler::pod::Pod;
+use scheduler::{Cluster, Configuration, PodDecision};
+
+/// What is known of a decision.
+pub enum Decided {
+    /// By the scheduler of the server.
+    Server(Box<PodDecision>),
+    /// Computed here. `absent`: the server is Kemudi, and its scheduler does not have the pod.
+    Here { explanation: Box<Explanation>, absent: bool },
+    /// The user may not list nodes or pods.
+    Unknown,
+}
+
+impl Decided {
+    pub fn explanation(&self) -> Option<&Explanation> {
+        match self {
+            Self::Server(d) => Some(&d.explanation),
+            Self::Here { explanation, .. } => Some(explanation),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// Whether the scheduler of the server has a pod in its queue.
+///
+/// # Errors
+/// The server cannot be reached.
+pub async fn is_queued(r: &mut Reader<'_>, pod: &Value) -> Result<bool> {
+    Ok(r.k.client().await?.get::<PodDecision>(&path(pod)).await.is_ok())
+}
+
+/// The path at which Kemudi serves the decision about a pod. Other servers do not have it.
+fn path(pod: &Value) -> String {
+    format!("/kemudi/v1/namespaces/{}/pods/{}/decision", escaped(namespace(pod)), escaped(name(pod)))
+}
+
+/// Reads the decision about a waiting pod, or computes it.
+///
+/// # Errors
+/// The server cannot be reached, or fails.
+pub async fn decide(r: &mut Reader<'_>, pod: &Value) -> Result<Decided> {
+    let absent = match r.k.client().await?.get::<PodDecision>(&path(pod)).await {
+        Ok(decision) => return Ok(Decided::Server(Box::new(decision))),
+        Err(e) => match e.status() {
+            Some(s) => s.details.as_ref().is_some_and(|d| d.group == "kemudi"),
+            // Another server may answer such a path with anything.
+            None if e.is_connection_refused() => return Err(e.into()),
+            None => false,
+        },
+    };
+    let mut cluster = Cluster::default();
+    for listed in LISTED {
+        let objects = r.list(listed.group_version, "", listed.plural).await?;
+        if matches!(listed.plural, "nodes" | "pods") && r.is_unreadable(listed.plural, "") {
+            return Ok(Decided::Unknown);
+        }
+        for object in objects.iter() {
+            // A single object that cannot be decoded affects no other, as in the scheduler.
+            let _ = listed.add(&mut cluster, object);
+        }
+    }
+    let explanation = Box::new(compute(pod, &cluster)?);
+    Ok(Decided::Here { explanation, absent })
+}
+
+/// Explains a pod with the default configuration of the scheduler.
+fn compute(pod: &Value, cluster: &Cluster) -> Result<Explanation> {
+    let frameworks = scheduler::frameworks(&Configuration::default(), &Handle::default(), &[]);
+    let frameworks = frameworks.map_err(|e| Error::Text(e.to_string()))?;
+    let decoded = serde_json::to_vec(pod).and_then(|bytes| Pod::new(bytes.into()));
+    let decoded = decoded.map_err(|e| Error::Text(format!("pod {} cannot be decoded: {e}", name(pod))))?;
+    let framework = frameworks.get(text(pod, "/spec/schedulerName")).or_else(|| frameworks.values().next());
+    Ok(framework.map(|f| explain(f, &decoded, cluster)).unwrap_or_default())
+}
