@@ -147,6 +147,11 @@ impl Error {
         }
     }
 
+    /// Whether the connection failed before the complete response.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Send(_) | Self::Body(_) | Self::Timeout(_) | Self::Cut)
+    }
+
     /// Nothing listens where the server should.
     pub fn is_connection_refused(&self) -> bool {
         let Self::Connect { source, .. } = self else { return false };

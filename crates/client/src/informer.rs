@@ -16,6 +16,7 @@ pub use pooled::Pooled;
 
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use supervisor::Flag;
 
 /// The fields a reader needs, as a serde struct over the object's JSON. `()` for metadata alone.
@@ -70,6 +71,18 @@ impl<V: View> Informer<V> {
     /// The cached entry of a key.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry<V>>> {
         self.cache().get(key).cloned()
+    }
+
+    /// The revision up to which the cache shows all changes.
+    pub fn revision(&self) -> u64 {
+        self.shared.revision.load(Acquire)
+    }
+
+    /// Waits while the watch is interrupted, until the cache shows what happened meanwhile. Caches that recover at different times contradict
+    /// each other.
+    pub async fn connected(&self) {
+        // The sender is never dropped here.
+        let _ = self.shared.connected.subscribe().wait_for(|connected| *connected).await;
     }
 
     /// Whether the first list has been delivered to the handlers.

@@ -33,6 +33,29 @@ impl Writes {
     }
 }
 
+/// The newest revision at which a controller wrote dependents of each owner, such as the replica sets of a deployment.
+#[derive(Default)]
+pub struct DependentWrites(Mutex<BTreeMap<Key, u64>>);
+
+impl DependentWrites {
+    /// Notes a dependent of `owner` as the server returned it.
+    pub fn written(&self, owner: &Key, dependent: &Object) {
+        let mut all = self.0.lock();
+        let newest = all.entry(owner.clone()).or_default();
+        *newest = version(dependent.resource_version()).max(*newest);
+    }
+
+    /// Whether a cache of the dependents shows all writes.
+    pub fn are_shown<V: View>(&self, owner: &Key, cache: &Informer<V>) -> bool {
+        self.0.lock().get(owner).is_none_or(|newest| *newest <= cache.revision())
+    }
+
+    /// Removes a deleted owner.
+    pub fn forget(&self, owner: &Key) {
+        self.0.lock().remove(owner);
+    }
+}
+
 fn version(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
@@ -62,18 +85,24 @@ impl Known {
         }
     }
 
-    /// Whether the cache shows the current pods of an object. Compares it with the server until it did so once.
+    /// Whether the caches were found to show the current dependents of an object.
+    pub fn has(&self, object: &Object) -> bool {
+        self.objects.lock().contains(object.uid())
+    }
+
+    /// Whether the cache shows the current dependents of an object, which `selector` matches. Compares it with the server until it did so
+    /// once. What was read from the cache before may be older.
     pub async fn is_current<V>(
         &self,
         object: &Object,
         selector: &LabelSelector,
-        pods: &Api<Object>,
+        dependents: &Api<Object>,
         cache: &Informer<V>,
     ) -> Result<bool, Error>
     where
         V: View,
     {
-        if self.objects.lock().contains(object.uid()) {
+        if self.has(object) {
             return Ok(true);
         }
         let cached: Vec<Arc<Entry<V>>> = {
@@ -82,7 +111,7 @@ impl Known {
             matching.cloned().collect()
         };
         let cached = cached.iter().map(|p| (&*p.meta.name, p.meta.resource_version.as_str()));
-        let current = is_current(pods, object.namespace(), selector, cached).await?;
+        let current = is_current(dependents, object.namespace(), selector, cached).await?;
         if current {
             self.objects.lock().insert(object.uid().into());
         }
@@ -107,7 +136,7 @@ struct Version {
 
 /// Whether a cache shows the current state of all objects of a namespace that a selector matches. `cached`: their names and
 /// resource versions.
-pub async fn is_current<'a>(
+async fn is_current<'a>(
     objects: &Api<Object>,
     namespace: &str,
     selector: &LabelSelector,

@@ -88,4 +88,7 @@ pub enum Error {
     /// Something has to happen first.
     #[error("{0}")]
     Waiting(String),
+    /// An object cannot do what is needed. Trying again does not help.
+    #[error("{0}")]
+    Unsupported(String),
 }

@@ -2,7 +2,9 @@
 //! workers.
 //!
 //! Rate limits, back-off of failed keys, panics of a key and metrics of the queue are those of [`client::queue`]. Invariant:
-//! level-based. No key is reconciled before all watched informers have synced; what an event contained is not kept, only its key.
+//! level-based. No key is reconciled before all watched informers have synced, nor while one of them has lost its connection: a cache of
+//! owners that recovers later than that of their dependents shows owners that are gone, and their dependents would be created again and again.
+//! What an event contained is not kept, only its key.
 
 use crate::context::{Context, Error};
 use crate::start::queue_name;
@@ -21,11 +23,27 @@ pub trait Reconcile: Send + Sync + 'static {
     fn reconcile(&self, key: Self::Key) -> impl Future<Output = Result<Outcome, Error>> + Send;
 }
 
+/// An informer of any view.
+trait Followed: Send + Sync {
+    fn synced(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn connected(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
+impl<V: View> Followed for Informer<V> {
+    fn synced(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(Informer::synced(self))
+    }
+
+    fn connected(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(Informer::connected(self))
+    }
+}
+
 /// Builds and runs a controller.
 pub struct Builder<K = Key> {
     context: Context,
     queue: Arc<WorkQueue<K>>,
-    synced: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    informers: Vec<Arc<dyn Followed>>,
     /// Handlers of changes end with the controller, so that one that is started again has each once.
     subscriptions: Vec<Subscription>,
 }
@@ -38,7 +56,7 @@ impl<K: Ord + Clone + Debug + Send + Sync + 'static> Builder<K> {
     /// A controller with another back-off of keys that fail.
     pub fn with_rate_limit(context: &Context, limit: RateLimit) -> Self {
         let queue = Arc::new(WorkQueue::new(limit));
-        Self { context: context.clone(), queue, synced: Vec::new(), subscriptions: Vec::new() }
+        Self { context: context.clone(), queue, informers: Vec::new(), subscriptions: Vec::new() }
     }
 
     /// The queue, for keys that no change brings.
@@ -58,10 +76,9 @@ impl<K: Ord + Clone + Debug + Send + Sync + 'static> Builder<K> {
         informer
     }
 
-    /// Reconciles nothing before `informer` has synced.
+    /// Reconciles nothing before `informer` has synced, and while it has no connection.
     pub fn wait_for<V: View>(&mut self, informer: &Informer<V>) {
-        let informer = informer.clone();
-        self.synced.push(Box::pin(async move { informer.synced().await }));
+        self.informers.push(Arc::new(informer.clone()));
     }
 
     /// Calls `enqueue` for each change; it adds the keys that the change concerns. It must not block.
@@ -99,16 +116,20 @@ impl<K: Ord + Clone + Debug + Send + Sync + 'static> Builder<K> {
     pub async fn run_as(self, queue: &'static str, workers: usize, controller: Arc<impl Reconcile<Key = K>>) {
         let shutdown = self.context.shutdown.clone();
         let synced = async {
-            for informer in self.synced {
-                informer.await;
+            for informer in &self.informers {
+                informer.synced().await;
             }
         };
         if shutdown.race(synced).await.is_none() {
             return;
         }
+        let informers: Arc<[Arc<dyn Followed>]> = self.informers.into();
         client::queue::work(queue, self.queue, workers, shutdown, move |key| {
-            let controller = controller.clone();
+            let (controller, informers) = (controller.clone(), informers.clone());
             async move {
+                for informer in &*informers {
+                    informer.connected().await;
+                }
                 match controller.reconcile(key).await {
                     // Nothing is created in a namespace that is being deleted.
                     Err(Error::Api(e)) if e.is_namespace_terminating() => Ok(Outcome::Done),

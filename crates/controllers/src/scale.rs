@@ -65,7 +65,7 @@ impl Scalable {
             return Ok(Some(scale));
         }
         match self.api.get_opt(object).await? {
-            Some(_) => Err(Error::Waiting(format!("{} does not implement the scale subresource", self.name))),
+            Some(_) => Err(Error::Unsupported(format!("{} does not implement the scale subresource", self.name))),
             None => Ok(None),
         }
     }

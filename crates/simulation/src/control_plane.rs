@@ -1,6 +1,7 @@
 //! The real API server over a store in memory, controllers and scheduler as components of their own, and simulated nodes.
 
 use crate::component::{Component, Host, Layer, Start};
+use crate::link::Link;
 use crate::load::Load;
 use crate::nodes::{NodeSpec, Nodes};
 use auth::user::GROUP_MASTERS;
@@ -26,6 +27,8 @@ pub struct Options {
     pub components: Option<BTreeSet<String>>,
     /// Components with informers of their own, so that faults of their connection also affect what they read.
     pub isolated: BTreeSet<String>,
+    /// Whether the server can be stopped.
+    pub server_stops: bool,
     /// The minimum and maximum of what requests of components take.
     pub latency: (Duration, Duration),
     /// Wraps the transport of components.
@@ -47,6 +50,8 @@ pub struct ControlPlane {
     /// The CPU that pods use.
     pub load: Arc<Load>,
     components: BTreeMap<&'static str, Arc<Component>>,
+    /// What all connections of components and nodes have in common, if the server can be stopped.
+    server: Option<Arc<Link>>,
     /// Ends the components and informers.
     trigger: Trigger,
 }
@@ -68,9 +73,15 @@ impl ControlPlane {
         cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": "kube-node-lease"}})).await;
         let client = cluster.client(auth::User::new("system:admin", &[GROUP_MASTERS]));
         let (trigger, shutdown) = client::shutdown();
-        let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
+        let rng = SeededRng::new(options.seed ^ 0x5eed);
+        let server = options.server_stops.then(|| Link::new(rng.clone()));
+        let served = match &server {
+            Some(link) => client.clone().over(|inner| Arc::new(link.transport(inner))),
+            None => client.clone(),
+        };
+        let informers = Informers::new(served.clone(), cluster.rng.clone(), shutdown.clone());
         let host = Arc::new(Host {
-            client: client.clone(),
+            client: served.clone(),
             layer: options.layer.clone(),
             informers: informers.clone(),
             rng: cluster.rng.clone(),
@@ -87,10 +98,9 @@ impl ControlPlane {
                 move |account, secret| accounts.issue_legacy(account, secret)
             }),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
-            server: client.clone(),
+            server: served.clone(),
             service_ranges: vec![SERVICE_RANGE.into()],
         });
-        let rng = SeededRng::new(options.seed ^ 0x5eed);
         let mut components = BTreeMap::new();
         for name in controllers::names().chain([SCHEDULER]) {
             if options.components.as_ref().is_some_and(|chosen| !chosen.contains(name)) {
@@ -109,12 +119,19 @@ impl ControlPlane {
             component.set_latency(options.latency.0, options.latency.1);
             components.insert(name, component);
         }
-        let nodes = Nodes::start(client.clone(), &informers, cluster.clock.clone(), rng);
+        let nodes = Nodes::start(served, &informers, cluster.clock.clone(), rng);
         let load = Arc::<Load>::default();
         if let Some(usage) = options.usage {
             tokio::spawn(load.clone().report(nodes.clone(), cluster.clock.clone(), usage));
         }
-        Self { cluster, client, nodes, load, components, trigger }
+        Self { cluster, client, nodes, load, components, server, trigger }
+    }
+
+    /// Stops the API server, or starts it again; only if [`Options::server_stops`].
+    pub fn set_server_stopped(&self, stopped: bool) {
+        if let Some(server) = &self.server {
+            server.set_refusing(stopped);
+        }
     }
 
     /// Adds a node. It sends heartbeats if a controller needs them.

@@ -99,6 +99,7 @@ impl Run {
         let options = Options {
             components: (!scenario.components.is_empty()).then(|| scenario.components.iter().cloned().collect()),
             isolated: scenario.faulty().cloned().collect(),
+            server_stops: scenario.stops_server(),
             latency,
             seed: scenario.seed,
             usage: Some(usage),
@@ -170,6 +171,12 @@ impl Run {
     pub async fn execute(&mut self, step: &Step) -> Result<(), Box<Failure>> {
         let done = match step {
             Step::Advance(time) => return self.advance(time.0).await,
+            Step::StopServer(time) => {
+                self.plane.set_server_stopped(true);
+                self.advance(time.0).await?;
+                self.plane.set_server_stopped(false);
+                return Ok(());
+            }
             Step::WaitFor(condition) => return self.wait_for(condition).await,
             Step::Settle { quiet, within } => return self.settle(quiet.0, within.0).await,
             step => self.change(step).await,
@@ -264,7 +271,7 @@ impl Run {
                 plane.component(&crash.component).map_err(unknown)?.crash(crash.point.clone(), restart, crash.times);
             }
             Step::Restart { component, caches } => plane.component(component).map_err(unknown)?.restart(*caches),
-            Step::Advance(_) | Step::WaitFor(_) | Step::Settle { .. } => {}
+            Step::Advance(_) | Step::StopServer(_) | Step::WaitFor(_) | Step::Settle { .. } => {}
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The connection of a component to the API server: it can be cut, be slow, and kill the component at a write.
+//! The connection of a component to the API server: it can be cut, be slow, be refused, and kill the component at a write.
 //!
 //! A component that was killed never continues: its pending requests get no response, and it sends no further one.
 
@@ -88,6 +88,8 @@ impl Life {
 #[derive(Default)]
 struct State {
     cut: bool,
+    /// The server is down: requests fail at once.
+    refused: bool,
     /// The minimum and maximum of what a request takes.
     latency: (Duration, Duration),
     /// How long watch events take.
@@ -117,16 +119,24 @@ impl Link {
         life.clone()
     }
 
-    /// Kills the component at a point.
+    /// Kills the component at a point, instead of at one that was planned before.
     pub fn crash(&self, point: CrashPoint) {
-        match point {
-            CrashPoint::Now => self.life.lock().end(),
-            point => self.state.lock().crash = Some(point),
-        }
+        self.state.lock().crash = match point {
+            CrashPoint::Now => {
+                self.life.lock().end();
+                None
+            }
+            point => Some(point),
+        };
     }
 
     pub fn set_cut(&self, cut: bool) {
         self.state.lock().cut = cut;
+        self.changed.notify_waiters();
+    }
+
+    pub fn set_refusing(&self, refused: bool) {
+        self.state.lock().refused = refused;
         self.changed.notify_waiters();
     }
 
@@ -139,7 +149,8 @@ impl Link {
     }
 
     pub fn is_cut(&self) -> bool {
-        self.state.lock().cut
+        let state = self.state.lock();
+        state.cut || state.refused
     }
 
     /// The number of successful writes since the start.
@@ -238,6 +249,9 @@ impl Connection {
             tokio::time::sleep(delay).await;
         }
         self.alive().await;
+        if self.link.state.lock().refused {
+            return Err(client::Error::Send("the simulated server is down".into()));
+        }
         if self.link.is_cut() {
             tokio::time::sleep(CONNECT_TIMEOUT).await;
             self.alive().await;
@@ -286,10 +300,11 @@ impl Transport for Connection {
             self.kill().await;
         }
         let mut response = self.inner.send(request).await?;
+        // A write of a dead component does not count for the next crash.
+        self.alive().await;
         if write && response.status().is_success() && self.link.dies_after(&method, &path) {
             self.kill().await;
         }
-        self.alive().await;
         if let Some(batches) = Handover::<Batches>::take(response.extensions()) {
             let relayed = self.relay(batches);
             Handover::give(response.extensions_mut(), relayed);

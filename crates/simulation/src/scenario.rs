@@ -107,6 +107,8 @@ pub enum Step {
     Cut(String),
     /// Heals the connection of a component.
     Heal(String),
+    /// Stops the API server for a time: requests of components and nodes are refused, and watches end. What was committed stays.
+    StopServer(Span),
     /// Delays the watch events of a component, so that its caches are old.
     DelayWatches { component: String, by: Span },
     /// Sets a clock forward or back: of a component, of a node, or of the API server (`server`).
@@ -324,6 +326,11 @@ impl Scenario {
     /// The scenario as YAML.
     pub fn to_yaml(&self) -> String {
         yaml::to_string(&serde_json::to_value(self).unwrap_or_default())
+    }
+
+    /// Whether the API server stops.
+    pub(crate) fn stops_server(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::StopServer(_)))
     }
 
     /// Components whose connection has faults.

@@ -101,7 +101,7 @@ impl Trace {
         self.hash
     }
 
-    /// A line for each change that was taken, if they are kept: its revision, key and object.
+    /// A line for each change that was taken, if they are kept: its revision, time, key and object.
     pub fn lines(&self) -> &[String] {
         self.lines.as_deref().unwrap_or_default()
     }
@@ -125,14 +125,14 @@ impl Trace {
             events.sort_by(|a, b| a.entry.key.cmp(&b.entry.key));
             let mut changes = Vec::with_capacity(events.len());
             for event in events {
-                changes.push(self.apply(revision, &event));
+                changes.push(self.apply(revision, at, &event));
             }
             observe(&Commit { revision, at, changes }, &self.objects)?;
         }
         Ok(())
     }
 
-    fn apply(&mut self, revision: u64, event: &Event) -> ObjectChange {
+    fn apply(&mut self, revision: u64, at: Duration, event: &Event) -> ObjectChange {
         let key = event.entry.key.clone();
         let put = event.change == Change::Put;
         let bytes: &[u8] = if put { &event.entry.value } else { &[] };
@@ -141,7 +141,7 @@ impl Trace {
         self.hash = fnv(self.hash, key.to_string().as_bytes());
         self.hash = fnv(self.hash, bytes);
         if let Some(lines) = &mut self.lines {
-            lines.push(format!("{revision} {key} {}", String::from_utf8_lossy(bytes)));
+            lines.push(format!("{revision} {at:?} {key} {}", String::from_utf8_lossy(bytes)));
         }
         let new = put.then(|| Arc::new(serde_json::from_slice(bytes).unwrap_or(Value::Null)));
         let old = match &new {

@@ -122,6 +122,7 @@ async fn follow(
     tick.reset();
     let drained = server.lifecycle.drained();
     tokio::pin!(drained);
+    let mut caught_up = false;
     loop {
         let batch = tokio::select! {
             // Biased, so that runs in virtual time are reproducible.
@@ -144,6 +145,11 @@ async fn follow(
                 }
                 Err(s) => Batch::Failed(s),
             },
+            // Informers learn that they have all earlier events.
+            () = std::future::ready(()), if !caught_up => {
+                caught_up = true;
+                Batch::Bookmark(watch.revision())
+            }
         };
         let failed = matches!(batch, Batch::Failed(_));
         if sender.send(batch).await.is_err() || failed {

@@ -14,8 +14,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Bound, Deref};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, LazyLock, Weak};
 use supervisor::panics::caught_now;
+use tokio::sync::watch;
 
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -388,13 +391,26 @@ pub(super) struct Shared<V> {
     handlers: Mutex<Vec<(Weak<()>, Handler<V>)>>,
     /// Keeps handlers without a subscription alive.
     pub(super) forever: Arc<()>,
+    /// The store shows all changes up to this revision.
+    pub(super) revision: AtomicU64,
+    /// False from the end of a watch until the next one has delivered what happened meanwhile.
+    pub(super) connected: watch::Sender<bool>,
 }
 
 impl<V: View> Shared<V> {
     pub(super) fn new() -> Self {
         let store =
             Store { entries: BTreeSet::new(), by_controller: BTreeMap::new(), orphans: None, indexes: BTreeMap::new() };
-        Self { store: RwLock::new(store), handlers: Mutex::new(Vec::new()), forever: Arc::new(()) }
+        let (store, handlers) = (RwLock::new(store), Mutex::new(Vec::new()));
+        let (revision, connected) = (AtomicU64::new(0), watch::Sender::new(true));
+        Self { store, handlers, forever: Arc::new(()), revision, connected }
+    }
+
+    /// Notes that everything up to a revision was stored.
+    pub(super) fn reached(&self, resource_version: &str) {
+        if let Ok(revision) = resource_version.parse() {
+            self.revision.store(revision, Release);
+        }
     }
 
     pub(super) fn read(&self) -> Cache<'_, V> {

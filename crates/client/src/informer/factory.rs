@@ -11,6 +11,7 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use supervisor::flag;
+use tokio::sync::watch;
 
 /// The objects of a resource to list and watch; `Default` is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,12 +35,14 @@ pub struct Informers {
     rng: Arc<dyn Rng>,
     shutdown: Shutdown,
     held: Arc<Mutex<Held>>,
+    /// Tells informers without a connection that another one has it again.
+    recoveries: watch::Sender<()>,
 }
 
 impl Informers {
     /// Creates a factory without informers. `rng` spreads retries of failed watches.
     pub fn new(client: Client, rng: Arc<dyn Rng>, shutdown: Shutdown) -> Self {
-        Self { client, rng, shutdown, held: Arc::default() }
+        Self { client, rng, shutdown, held: Arc::default(), recoveries: watch::Sender::default() }
     }
 
     /// The client that lists and watches.
@@ -77,6 +80,7 @@ impl Informers {
             shared: informer.shared.clone(),
             synced: setter,
             rng: self.rng.clone(),
+            recoveries: self.recoveries.clone(),
         };
         let shutdown = self.shutdown.clone();
         let task = tokio::spawn(async move {

@@ -14,10 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use supervisor::Setter;
 use supervisor::panics::caught;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A watch that ends sooner than this without an event counts as a failure.
 const TOO_SHORT: Duration = Duration::from_secs(1);
+/// After this time, a watch has delivered what happened before it, if the server does not say so by a bookmark.
+const CATCH_UP: Duration = Duration::from_secs(1);
 /// Page size of the initial list, so that large lists neither block others nor are held twice.
 const PAGE: u32 = 500;
 
@@ -46,6 +49,11 @@ enum Ended {
         resource_version: String,
         error: Error,
     },
+    /// It did not begin, because the server did not answer.
+    Unanswered {
+        resource_version: String,
+        error: Error,
+    },
 }
 
 pub(super) struct Reflector<V> {
@@ -57,6 +65,8 @@ pub(super) struct Reflector<V> {
     pub shared: Arc<Shared<V>>,
     pub synced: Setter,
     pub rng: Arc<dyn Rng>,
+    /// Changes when the server answers an informer of the same client again.
+    pub recoveries: watch::Sender<()>,
 }
 
 impl<V: View> Reflector<V> {
@@ -65,9 +75,12 @@ impl<V: View> Reflector<V> {
         let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30), 2.0, 1.0);
         let mut state = State::List { resource_version: "0" };
         loop {
+            let mut recovered = self.recoveries.subscribe();
             state = match state {
                 State::List { resource_version } => match self.caught("list", self.list(resource_version)).await {
                     Ok(at) => {
+                        self.answered();
+                        self.connected();
                         self.synced.set();
                         State::Watch { resource_version: at }
                     }
@@ -75,13 +88,23 @@ impl<V: View> Reflector<V> {
                     Err(e) if e.is_expired() && !resource_version.is_empty() => State::List { resource_version: "" },
                     Err(e) => {
                         self.log_error("list", &e);
-                        tokio::time::sleep(backoff.next(&*self.rng)).await;
+                        let delay = tokio::time::sleep(backoff.next(&*self.rng));
+                        if e.is_unanswered() {
+                            self.shared.connected.send_replace(false);
+                            Self::recovered(&mut recovered, delay).await;
+                        } else {
+                            self.answered();
+                            self.connected();
+                            delay.await;
+                        }
                         State::List { resource_version }
                     }
                 },
                 State::Watch { resource_version } => {
                     let start = Instant::now();
-                    match self.caught("watch", self.watched(resource_version)).await {
+                    let ended = self.caught("watch", self.watched(resource_version)).await;
+                    self.shared.connected.send_replace(false);
+                    match ended {
                         Err(error) => {
                             self.log_error("watch", &error);
                             tokio::time::sleep(backoff.next(&*self.rng)).await;
@@ -98,15 +121,45 @@ impl<V: View> Reflector<V> {
                         }
                         Ok(Ended::Failed { resource_version, error }) => {
                             self.log_error("watch", &error);
+                            if error.status().is_some() {
+                                self.connected();
+                            }
                             if start.elapsed() > Duration::from_secs(60) {
                                 backoff.reset();
                             }
                             tokio::time::sleep(backoff.next(&*self.rng)).await;
                             State::Watch { resource_version }
                         }
+                        Ok(Ended::Unanswered { resource_version, error }) => {
+                            self.log_error("watch", &error);
+                            let delay = tokio::time::sleep(backoff.next(&*self.rng));
+                            Self::recovered(&mut recovered, delay).await;
+                            State::Watch { resource_version }
+                        }
                     }
                 }
             };
+        }
+    }
+
+    /// The server answered this informer. Others need not wait longer.
+    fn answered(&self) {
+        if !*self.shared.connected.borrow() {
+            self.recoveries.send_replace(());
+        }
+    }
+
+    /// The cache shows what happened while there was no connection, or nothing more can be expected.
+    fn connected(&self) {
+        self.shared.connected.send_replace(true);
+    }
+
+    /// Waits for a delay, or until the server answers another informer.
+    async fn recovered(recovered: &mut watch::Receiver<()>, delay: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            _ = recovered.changed() => {}
+            () = delay => {}
         }
     }
 
@@ -159,6 +212,7 @@ impl<V: View> Reflector<V> {
             };
             if continue_token.is_empty() {
                 self.shared.replace(entries);
+                self.shared.reached(&revision);
                 return Ok(revision);
             }
             // In one process a page may come without waiting: yield to other tasks.
@@ -201,11 +255,25 @@ impl<V: View> Reflector<V> {
         };
         let watched = match api.watch_shared(&options).await {
             Ok(w) => w,
+            Err(error) if error.is_unanswered() => return Ended::Unanswered { resource_version, error },
             Err(e) => return ended(resource_version, e),
         };
-        let end = match watched {
-            Watched::Shared(batches) => self.follow_shared(batches, &mut resource_version).await,
-            Watched::Encoded(events) => self.follow(events, &mut resource_version).await,
+        self.answered();
+        let followed = async {
+            match watched {
+                Watched::Shared(batches) => self.follow_shared(batches, &mut resource_version).await,
+                Watched::Encoded(events) => self.follow(events, &mut resource_version).await,
+            }
+        };
+        let without_bookmark = async {
+            tokio::time::sleep(CATCH_UP).await;
+            self.connected();
+            std::future::pending().await
+        };
+        let end = tokio::select! {
+            biased;
+            end = followed => end,
+            end = without_bookmark => end,
         };
         match end {
             Ok(()) => Ended::Time { resource_version },
@@ -216,10 +284,14 @@ impl<V: View> Reflector<V> {
     async fn follow(&self, mut events: RawEvents, seen: &mut String) -> Result<(), Error> {
         while let Some(event) = events.next().await {
             *seen = match event? {
-                WatchEvent::Bookmark { resource_version, .. } => resource_version,
+                WatchEvent::Bookmark { resource_version, .. } => {
+                    self.connected();
+                    resource_version
+                }
                 WatchEvent::Added(b) | WatchEvent::Modified(b) => self.put(self.whole(b)?),
                 WatchEvent::Deleted(b) => self.remove(self.whole(b)?),
             };
+            self.shared.reached(seen);
         }
         Ok(())
     }
@@ -228,7 +300,10 @@ impl<V: View> Reflector<V> {
         while let Some(batch) = batches.recv().await {
             match batch {
                 Batch::Failed(status) => return Err(status.into()),
-                Batch::Bookmark(revision) => *seen = revision.to_string(),
+                Batch::Bookmark(revision) => {
+                    self.connected();
+                    *seen = revision.to_string();
+                }
                 Batch::Events(events) => {
                     for (kind, o) in events {
                         *seen = match kind {
@@ -238,6 +313,7 @@ impl<V: View> Reflector<V> {
                     }
                 }
             }
+            self.shared.reached(seen);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::shared::{Batch, Handover, HandoverRequest, Kind, Page, Stored};
-use crate::{Client, InProcess};
+use crate::{Client, InProcess, Transport};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::StreamBody;
@@ -12,6 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -216,6 +218,65 @@ async fn a_lost_revision_causes_a_list_and_only_differences_are_delivered() {
         s.compacted = s.revision;
     }
     t.expect(&["d/b 2>-", "d/a 1>7", "d/c ->3"]).await;
+}
+
+/// Refuses requests while the server is down.
+struct Gate {
+    down: Arc<AtomicBool>,
+    inner: Arc<dyn Transport>,
+}
+
+#[async_trait::async_trait]
+impl Transport for Gate {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<crate::Body>, crate::Error> {
+        if self.down.load(Relaxed) { Err(crate::Error::Send("down".into())) } else { self.inner.send(request).await }
+    }
+}
+
+/// Delays that differ.
+struct Varied(AtomicU64);
+
+impl Rng for Varied {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
+    }
+}
+
+/// An informer of owners that recovered half a minute later than that of their dependents showed owners that were gone.
+#[tokio::test(start_paused = true)]
+async fn informers_recover_together() {
+    let (server, down) = (Arc::<Mutex<Server>>::default(), Arc::<AtomicBool>::default());
+    let (s, gate) = (server.clone(), down.clone());
+    let service = InProcess(move |r: Request<Bytes>| {
+        let answer = s.lock().answer(&r);
+        async move { answer }
+    });
+    let client = Client::new(service, "test").over(|inner| Arc::new(Gate { down: gate, inner }));
+    let (_trigger, shutdown) = crate::shutdown();
+    let informers = Informers::new(client, Arc::new(Varied(AtomicU64::new(0))), shutdown);
+    let all = ["owners", "dependents", "others"].map(|plural| {
+        let resource = crate::ApiResource::named("", "v1", plural, "Thing", true);
+        informers.informer::<()>(&resource, &Scope::default())
+    });
+    for informer in &all {
+        informer.synced().await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    down.store(true, Relaxed);
+    server.lock().watchers.clear();
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    server.lock().put("a", 1, "x");
+    for informer in &all {
+        let connected = tokio::time::timeout(Duration::from_secs(1), informer.connected()).await;
+        assert!(connected.is_err(), "the cache is old");
+    }
+    down.store(false, Relaxed);
+    all[0].connected().await;
+    let first = tokio::time::Instant::now();
+    for informer in &all {
+        informer.connected().await;
+    }
+    assert!(first.elapsed() <= Duration::from_secs(1), "{:?} later", first.elapsed());
 }
 
 /// An object without a view is skipped in lists and watches, and the others are delivered.

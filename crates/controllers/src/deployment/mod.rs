@@ -1,13 +1,15 @@
 //! Deployments: replica sets that replace each other (upstream `pkg/controller/deployment`).
 //!
 //! [`rolling`] decides sizes and [`status`] statuses; this module carries them out. Invariant: at most one step of a rollout per
-//! reconcile, each decided from the cache, so that a stale cache delays a rollout and never lets it exceed its limits.
+//! reconcile, each decided from a cache that shows all earlier steps, so that a stale cache delays a rollout and never lets it exceed its
+//! limits. (Upstream's controller does not wait for its cache: it can forget a set that it created a moment ago.)
 
 pub mod rollback;
 pub mod rolling;
 pub mod sets;
 pub mod status;
 
+use crate::consistency::{CACHE_DELAY, DependentWrites, Known};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::ownership::{Claims, Owners};
@@ -49,6 +51,8 @@ struct Controller {
     sets: Informer<()>,
     pods: Informer<Pod>,
     pace: Pace<Key>,
+    writes: DependentWrites,
+    known: Known,
     recorder: Recorder,
 }
 
@@ -70,10 +74,12 @@ pub async fn run(context: Context) {
         sets: builder.watch(&replica_sets()),
         pods: builder.watch(&pods()),
         pace: Pace::default(),
+        writes: DependentWrites::default(),
+        known: Known::default(),
         recorder: context.recorder(),
         context,
     });
-    builder.enqueue(&c.deployments);
+    builder.handle(&c, &c.deployments, Controller::deployment_changed);
     builder.handle(&c, &c.sets, Controller::set_changed);
     builder.handle(&c, &c.pods, Controller::pod_changed);
     builder.run(5, c).await;
@@ -92,6 +98,11 @@ impl Owned {
 }
 
 impl Controller {
+    fn deployment_changed(&self, c: &Change<DeploymentView>, queue: &WorkQueue<Key>) {
+        self.known.observe(c);
+        queue.add(c.key());
+    }
+
     fn set_changed(&self, c: &Change<()>, queue: &WorkQueue<Key>) {
         self.owners.enqueue(c, queue);
     }
@@ -112,8 +123,10 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        self.known.begin();
         let Some(entry) = self.deployments.get(&key) else {
             self.pace.forget(&key);
+            self.writes.forget(&key);
             return Ok(Outcome::Done);
         };
         if let Some(delay) = self.pace.wait(&key, entry.meta.generation) {
@@ -122,7 +135,7 @@ impl Reconcile for Controller {
         let d = object(&deployments(), &entry)?;
         let api = self.context.client.dynamic(&deployments()).namespace(&key.namespace);
         let set_api = self.context.client.dynamic(&replica_sets()).namespace(&key.namespace);
-        let mut w = Work { c: self, d, api, set_api };
+        let mut w = Work { c: self, key, d, api, set_api };
         w.reconcile().await
     }
 }
@@ -130,6 +143,7 @@ impl Reconcile for Controller {
 /// One reconcile of one deployment. `d` is updated by each write.
 struct Work<'a> {
     c: &'a Controller,
+    key: Key,
     d: Object,
     api: Api<Object>,
     set_api: Api<Object>,
@@ -151,6 +165,10 @@ impl Work<'_> {
                 self.write_status(s).await?;
             }
             return Ok(Outcome::Done);
+        }
+        let (writes, known, sets) = (&self.c.writes, &self.c.known, &self.c.sets);
+        if !writes.are_shown(&self.key, sets) || !known.is_current(&self.d, &selector, &self.set_api, sets).await? {
+            return Ok(Outcome::After(CACHE_DELAY));
         }
         let all = self.claimed(&selector).await?;
         let (new, old) = sets::split(&self.d, all);
@@ -348,8 +366,7 @@ impl Work<'_> {
                 changed = true;
             }
             if changed {
-                let n = self.set_api.update(n.name(), &WriteOptions::default(), &n).await?;
-                owned.new = Some(n);
+                owned.new = Some(self.update_set(&n).await?);
                 // Continues when the cache has it.
                 return Ok(());
             }
@@ -405,6 +422,7 @@ impl Work<'_> {
         sets::annotate_new(&mut set, &self.d, next, false, max_surge(&self.d));
         match self.set_api.create(&WriteOptions::default(), &set).await {
             Ok(made) => {
+                self.c.writes.written(&self.key, &made);
                 if size > 0 {
                     let text = format!("Scaled up replica set {} from 0 to {size}", made.name());
                     self.c.recorder.normal(Regarding::object(&self.d), "ScalingReplicaSet", text);
@@ -415,6 +433,7 @@ impl Work<'_> {
                 let held = self.set_api.get(set.name()).await?;
                 let ours = held.controller_of().is_some_and(|o| o.uid == self.d.uid());
                 if ours && sets::same_template(&held, &self.d) {
+                    self.c.writes.written(&self.key, &held);
                     return Ok((held, false));
                 }
                 // A different template with the same hash: the next try uses another hash.
@@ -448,13 +467,19 @@ impl Work<'_> {
             return Ok(next);
         }
         next.set(&["spec", "replicas"], size);
-        let next = self.set_api.update(set.name(), &WriteOptions::default(), &next).await?;
+        let next = self.update_set(&next).await?;
         if before != size {
             let way = if size > before { "up" } else { "down" };
             let text = format!("Scaled {way} replica set {} from {before} to {size}", set.name());
             self.c.recorder.normal(Regarding::object(&self.d), "ScalingReplicaSet", text);
         }
         Ok(next)
+    }
+
+    async fn update_set(&self, set: &Object) -> Result<Object, Error> {
+        let set = self.set_api.update(set.name(), &WriteOptions::default(), set).await?;
+        self.c.writes.written(&self.key, &set);
+        Ok(set)
     }
 
     async fn clean_up(&self, owned: &Owned) -> Result<(), Error> {

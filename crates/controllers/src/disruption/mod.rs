@@ -267,9 +267,10 @@ impl Reconcile for Controller {
                 let status = budget::failed(&budget, &e.to_string(), self.context.now());
                 self.write(&budget, status).await?;
                 match e {
-                    Error::Api(_) => Err(e),
+                    // The cache may show a pod before its controller.
+                    Error::Api(_) | Error::Waiting(_) => Err(e),
                     // The next change of the budget or of a pod may help, time does not: a DaemonSet has no scale.
-                    _ => Ok(Outcome::Done),
+                    Error::Invalid { .. } | Error::Unsupported(_) => Ok(Outcome::Done),
                 }
             }
         }

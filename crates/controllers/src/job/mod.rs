@@ -18,7 +18,7 @@ mod testing;
 mod tracking;
 mod view;
 
-use crate::consistency::{Writes, is_current};
+use crate::consistency::{Known, Writes};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::meters;
@@ -31,7 +31,6 @@ use client::{
     Regarding, Severity, WorkQueue, WriteOptions,
 };
 use intervals::Intervals;
-use jiff::Timestamp;
 use meta::{LabelSelector, Object};
 use orphans::Orphan;
 use parking_lot::Mutex;
@@ -39,7 +38,7 @@ use pod::{FINALIZER, JobPod, has_finalizer};
 use pods::PodCounts;
 use spec::{Condition, Spec, Status};
 use state::{Evaluation, Observed};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -52,8 +51,6 @@ const BACKOFF: RateLimit = RateLimit { base: Duration::from_secs(1), max: Durati
 /// How soon a job is tried again whose cache is not current.
 const STALE: Duration = Duration::from_millis(100);
 const WORKERS: usize = 5;
-/// Jobs that were created this long after the controller started are new to it, whatever the clocks of the servers are.
-const SKEW_SECONDS: i64 = 60;
 
 pub fn resource() -> ApiResource {
     ApiResource::typed::<k8s_openapi::api::batch::v1::Job>()
@@ -67,10 +64,7 @@ struct Controller {
     expected: Expectations<Key>,
     removals: PendingRemovals<Key>,
     writes: Writes,
-    /// Jobs (by UID) of which the caches were compared with the server since the controller started.
-    compared: Mutex<BTreeSet<Arc<str>>>,
-    /// When the controller started.
-    begun: Timestamp,
+    known: Known,
     failures: Mutex<BTreeMap<Key, Failures>>,
     supply: Supply,
     recorder: Recorder,
@@ -90,8 +84,7 @@ pub async fn run(context: Context) {
         expected: Expectations::default(),
         removals: PendingRemovals::default(),
         writes: Writes::default(),
-        compared: Mutex::default(),
-        begun: context.now(),
+        known: Known::default(),
         failures: Mutex::default(),
         recorder: context.recorder(),
         orphans: orphans.queue(),
@@ -114,6 +107,7 @@ impl Controller {
     }
 
     fn job_changed(&self, c: &Change<JobView>, queue: &WorkQueue<Key>) {
+        self.known.observe(c);
         let key = c.key();
         match (&c.old, &c.new) {
             (Some(old), Some(new)) if old.meta.uid == new.meta.uid => {
@@ -130,7 +124,6 @@ impl Controller {
             (old, _) => {
                 if let Some(old) = old {
                     self.orphans.add(Orphan::OfJob(old.meta.uid.clone()));
-                    self.compared.lock().remove(&old.meta.uid);
                     self.forget(&key);
                 }
                 let other = c.new.as_ref().and_then(|job| job.view.other_manager());
@@ -219,6 +212,7 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        self.known.begin();
         let Some(entry) = self.jobs.get(&key) else {
             self.forget(&key);
             return Ok(Outcome::Done);
@@ -320,31 +314,14 @@ impl Controller {
         candidates(&self.pods, &s.key.namespace, s.job.uid(), |pod| selector.matches(|k| pod.label(k)))
     }
 
-    /// Whether the caches show what an earlier controller wrote, which this one does not remember. Once true, it stays so; a job that was
-    /// created since has no pods of an earlier controller.
+    /// Whether the caches show what an earlier controller wrote, which this one does not remember. Once true, it stays so.
     async fn caches_are_current(&self, s: &Sync<'_>, selector: &LabelSelector) -> Result<bool, Error> {
-        let uid: Arc<str> = s.job.uid().into();
-        if self.compared.lock().contains(&uid) {
+        if self.known.has(&s.job) {
             return Ok(true);
         }
-        let created = meta::time::parse(s.job.creation_timestamp());
-        let is_new = created.is_some_and(|t| t > meta::time::plus(self.begun, SKEW_SECONDS));
-        if !is_new {
-            let live = s.jobs.get(s.job.name()).await?;
-            let cached: Vec<Arc<PodEntry>> = {
-                let cache = self.pods.cache();
-                let matching = cache.in_namespace(&s.key.namespace).filter(|p| selector.matches(|k| p.meta.label(k)));
-                matching.cloned().collect()
-            };
-            let cached = cached.iter().map(|p| (&*p.meta.name, p.meta.resource_version.as_str()));
-            if live.resource_version() != s.job.resource_version()
-                || !is_current(&s.pods, &s.key.namespace, selector, cached).await?
-            {
-                return Ok(false);
-            }
-        }
-        self.compared.lock().insert(uid);
-        Ok(true)
+        let live = s.jobs.get(s.job.name()).await?;
+        Ok(live.resource_version() == s.job.resource_version()
+            && self.known.is_current(&s.job, selector, &s.pods, &self.pods).await?)
     }
 
     /// Adopts and releases pods, and collects what the decisions depend on.

@@ -157,8 +157,10 @@ impl Reconcile for Controller {
         active.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
         let acts =
             may_act && !set.is_deleting() && active.len() as i64 != set.int_at(&["spec", "replicas"]).unwrap_or(1);
-        if acts && !self.known.is_current(&set, &selector, &pod_api, &self.pods).await? {
-            return Ok(Outcome::After(CACHE_DELAY));
+        if acts && !self.known.has(&set) {
+            let current = self.known.is_current(&set, &selector, &pod_api, &self.pods).await?;
+            // Pods were read from the cache before.
+            return Ok(Outcome::After(if current { Duration::ZERO } else { CACHE_DELAY }));
         }
 
         let managed =

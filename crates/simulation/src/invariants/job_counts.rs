@@ -1,6 +1,7 @@
 //! No pod of a Job is counted twice, and none is forgotten.
 //!
-//! A Job that fails counts the pods that it ends as failed, like upstream's, also if one has succeeded at the same moment.
+//! A Job that fails counts the pods that it ends as failed, like upstream's (`trackJobStatusAndRemoveFinalizers` in `job_controller.go`), also
+//! if one has succeeded at the same moment.
 
 use super::objects::{Objects, controller, count, in_resource, is_deleting, name, true_condition, uid};
 use super::{Excused, Invariant};

@@ -1,7 +1,8 @@
 //! A Deployment never asks for more pods than its `maxSurge` allows, and never makes more unavailable than `maxUnavailable` allows.
 //!
-//! Like upstream's, the controller counts what it asks its ReplicaSets for, and believes their status: while their controller is down, there may
-//! be more pods, and pods that became available since do not count.
+//! Like upstream's, the controller counts the `spec.replicas` of its ReplicaSets (`GetReplicaCountForReplicaSets` in `deployment_util.go`), and
+//! believes their `status.availableReplicas` (`reconcileOldReplicaSets` in `rolling.go`): while their controller is down, there may be more pods,
+//! and pods that became available since do not count.
 
 use super::objects::{
     Objects, Window, by_uid, controlled_by, controller, count, is_deleting, is_ready, name, scaled, true_condition, uid,
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 const DEPLOYMENTS: &str = "apps/deployments";
 const REPLICA_SETS: &str = "apps/replicasets";
+/// The size of the Deployment for which a ReplicaSet was sized.
+const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 
 /// How long a pod must have been ready before its deletion counts: controllers prefer pods that they saw unready.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -34,6 +37,9 @@ pub(super) struct Rollouts {
     /// When a pod became ready, and when one was lost that the Deployment did not delete, by UID.
     ready: BTreeMap<String, Duration>,
     lost: BTreeMap<String, (Duration, String)>,
+    /// How many pods ReplicaSets have to delete because the Deployment was scaled, by UID. Scaling distributes pods in proportion to the sizes of the
+    /// sets, whether they are available or not, like upstream's `scale` in `sync.go`.
+    scaled_down: BTreeMap<String, i64>,
 }
 
 impl Invariant for Rollouts {
@@ -45,7 +51,10 @@ impl Invariant for Rollouts {
         for change in &commit.changes {
             match &*change.key.resource {
                 DEPLOYMENTS => self.record(commit.at, change),
-                REPLICA_SETS => self.check_scale(commit.at, change, objects)?,
+                REPLICA_SETS => {
+                    self.check_scale(commit.at, change, objects)?;
+                    self.check_step(commit.at, change, objects)?;
+                }
                 "pods" => self.check_pod(commit.at, change, objects, excused)?,
                 _ => {}
             }
@@ -92,6 +101,37 @@ impl Rollouts {
         limits.available.record(at, (replicas - unavailable).max(0));
     }
 
+    /// A step of a rollout leaves as many pods as must be available, of those that the sets report as available. A set deletes others first.
+    fn check_step(&mut self, at: Duration, change: &ObjectChange, objects: &Objects) -> Result<(), String> {
+        let (Some(old), Some(new)) = (&change.old, &change.new) else { return Ok(()) };
+        let size = |set: &Value| count(&set["spec"]["replicas"]);
+        let removed = size(old) - size(new);
+        if old["metadata"]["annotations"][DESIRED] != new["metadata"]["annotations"][DESIRED] {
+            let scaled_down = self.scaled_down.entry(uid(new).to_owned()).or_default();
+            *scaled_down = (*scaled_down + removed).max(0);
+            return Ok(());
+        }
+        let Some(deployment) = deployment(objects, new).filter(|_| removed > 0) else { return Ok(()) };
+        let Some(limits) = self.limits.get(uid(deployment)) else { return Ok(()) };
+        let left = |set: &Value| count(&set["status"]["availableReplicas"]).min(size(set));
+        let after: i64 = controlled_by(objects, REPLICA_SETS, uid(deployment)).map(|s| left(s)).sum();
+        let before = after - left(new) + left(old);
+        let (minimum, lost) = (limits.available.minimum(at).min(before), self.recently_lost(at, deployment));
+        if after + lost < minimum {
+            return Err(format!(
+                "deployment {} leaves {after} available pods instead of at least {minimum} when it scales {} down",
+                name(deployment),
+                change.key.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// The number of pods that a Deployment lost a moment ago otherwise than by its own doing.
+    fn recently_lost(&self, at: Duration, deployment: &Value) -> i64 {
+        self.lost.values().filter(|(when, of)| *when + RECENT >= at && of == uid(deployment)).count() as i64
+    }
+
     /// A ReplicaSet is only scaled up within the limit.
     fn check_scale(&self, at: Duration, change: &ObjectChange, objects: &Objects) -> Result<(), String> {
         let Some(new) = &change.new else { return Ok(()) };
@@ -136,14 +176,14 @@ impl Rollouts {
         let involuntary = !deleted
             || true_condition(pod, "DisruptionTarget").is_some()
             || excused.contains(&(change.key.namespace.to_string(), change.key.name.to_string()))
-            || self.ready.get(uid(pod)).is_none_or(|since| *since + SETTLED > at);
+            || self.ready.get(uid(pod)).is_none_or(|since| *since + SETTLED > at)
+            || self.scaled_down.get_mut(uid(set)).is_some_and(|n| std::mem::replace(n, (*n - 1).max(0)) > 0);
         if involuntary {
             self.lost.insert(uid(pod).to_owned(), (at, uid(deployment).to_owned()));
             return Ok(());
         }
-        let ready = pods(objects, uid(deployment)).iter().filter(|p| is_ready(p)).count();
-        let lost = self.lost.values().filter(|(when, of)| *when + RECENT >= at && of == uid(deployment)).count();
-        let (available, minimum) = ((ready + lost) as i64, limits.available.minimum(at));
+        let ready = pods(objects, uid(deployment)).iter().filter(|p| is_ready(p)).count() as i64;
+        let (available, minimum) = (ready + self.recently_lost(at, deployment), limits.available.minimum(at));
         if available < minimum && reported(objects, uid(deployment), uid(pod)) {
             return Err(format!(
                 "deployment {name} has {available} available pods instead of at least {minimum} after the deletion of {}",

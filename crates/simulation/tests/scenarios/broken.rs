@@ -4,8 +4,8 @@ use crate::objects::*;
 use client::{DeleteOptions, Patch, WriteOptions};
 use meta::Object;
 use serde_json::{Value, json};
-use simulation::scenario::{Propagation, Scenario, Step};
-use simulation::{NodeSpec, Reason, Run, Span, in_virtual_time};
+use simulation::scenario::{Crash, Propagation, Scenario, Step};
+use simulation::{Caches, CrashPoint, NodeSpec, Reason, Run, Span, in_virtual_time};
 use std::time::Duration;
 
 async fn start(components: &[&str], steps: Vec<Step>) -> Run {
@@ -20,6 +20,12 @@ fn api(run: &Run, kind: &str) -> client::Api<Object> {
     let name = named(kind, "");
     let (group, version) = name.api_version.rsplit_once('/').unwrap_or(("", &name.api_version));
     run.plane.api(&meta::Gvk::new(group, version, kind), "default").unwrap()
+}
+
+/// Kills a component for good.
+fn crash(component: &str) -> Crash {
+    let (component, point) = (component.to_owned(), CrashPoint::Now);
+    Crash { component, point, restart_after: None, caches: Caches::Empty, times: 1 }
 }
 
 async fn patch_status(run: &Run, kind: &str, name: &str, status: Value) {
@@ -85,6 +91,19 @@ fn a_rollout_beyond_its_unavailability_is_noticed() {
     check(SETS, steps, "rollouts stay within maxSurge and maxUnavailable", async |run| {
         let pod = api(run, "Pod").list(&client::ListOptions::default()).await.unwrap().items.remove(0);
         api(run, "Pod").delete(pod.name(), &DeleteOptions::uid(pod.uid())).await.unwrap();
+    });
+}
+
+/// Clauses: G05.invariants
+#[test]
+fn a_step_that_leaves_too_few_available_pods_is_noticed() {
+    let steps = vec![Step::Create(deployment("web", 4, json!({}))), settle()];
+    check(SETS, steps, "rollouts stay within maxSurge and maxUnavailable", async |run| {
+        run.execute(&Step::Crash(crash("deployment-controller"))).await.unwrap();
+        run.execute(&Step::Crash(crash("replicaset-controller"))).await.unwrap();
+        let set = api(run, "ReplicaSet").list(&client::ListOptions::default()).await.unwrap().items.remove(0);
+        let patch = Patch::Merge(json!({"spec": {"replicas": 2}}));
+        api(run, "ReplicaSet").patch(set.name(), &WriteOptions::default(), &patch).await.unwrap();
     });
 }
 
@@ -166,6 +185,43 @@ fn a_second_pod_of_a_daemon_set_on_a_node_is_noticed() {
             run.plane.create(&Object::from_value(twin).unwrap()).await.unwrap();
         },
     );
+}
+
+/// Clauses: G05.invariants
+#[test]
+fn a_pod_more_than_a_set_has_replicas_is_noticed() {
+    let sets = [
+        workload("apps/v1", "ReplicaSet", "set", 2, json!({})),
+        json!({"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "set"}, "spec": {
+            "replicas": 2, "selector": {"app": "set"}, "template": template("set", "app:1")}}),
+    ];
+    for (set, controller) in sets.into_iter().zip(["replicaset-controller", "replication-controller"]) {
+        let steps = vec![Step::Create(set), settle()];
+        check(&[controller, "scheduler"], steps, "sets have no more pods than replicas", async |run| {
+            let pod = api(run, "Pod").list(&client::ListOptions::default()).await.unwrap().items.remove(0);
+            let owners = pod.at(&["metadata", "ownerReferences"]);
+            let metadata = json!({"name": "third", "labels": {"app": "set"}, "ownerReferences": owners});
+            let spec = json!({"containers": [container("app:1")]});
+            let third = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+            run.plane.create(&Object::from_value(third).unwrap()).await.unwrap();
+        });
+    }
+}
+
+/// Clauses: G05.invariants
+#[test]
+fn an_ordinal_beyond_the_replicas_is_noticed() {
+    let mut set = workload("apps/v1", "StatefulSet", "db", 2, json!({}));
+    set["spec"]["serviceName"] = "db".into();
+    let steps = vec![Step::Create(set), settle()];
+    check(&["statefulset-controller", "scheduler"], steps, "sets have no more pods than replicas", async |run| {
+        let pod = api(run, "Pod").get("db-0").await.unwrap();
+        let owners = pod.at(&["metadata", "ownerReferences"]);
+        let metadata = json!({"name": "db-2", "labels": {"app": "db"}, "ownerReferences": owners});
+        let spec = json!({"containers": [container("app:1")]});
+        let beyond = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+        run.plane.create(&Object::from_value(beyond).unwrap()).await.unwrap();
+    });
 }
 
 /// Clauses: G05.invariants

@@ -16,6 +16,7 @@ steps:
 - jumpClock: {of: server, by: -1h}
 - failNode: n1
 - advance: 2d
+- stopServer: 20s
 - waitFor: {object: {apiVersion: v1, kind: ConfigMap, name: a}, fields: {metadata.name: a}, within: 5s}
 - settle: {}
 ";

@@ -5,6 +5,7 @@
 mod bad_input;
 mod broken;
 mod format;
+mod found;
 mod objects;
 mod repeatable;
 mod schedules;

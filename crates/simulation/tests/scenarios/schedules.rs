@@ -1,12 +1,24 @@
 //! Random schedules of crashes for each controller, with all invariants checked after every commit.
 //!
 //! Here each controller has as many as fit into a few seconds. `KEMUDI_SCHEDULES=1000` runs that many of each; `KEMUDI_SEED=7` only
-//! that one. A failure prints the seed, and the scenario as YAML.
+//! that one, and `KEMUDI_TRACE=1` prints its commits. A failure prints the seed, and the scenario as YAML.
 
 use crate::stories::{TARGETS, scenario};
+use simulation::{Failure, Report, Run, Scenario, in_virtual_time};
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
+}
+
+fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
+    let trace = std::env::var_os("KEMUDI_TRACE").is_some();
+    in_virtual_time(async {
+        let mut run = Run::start_recording(scenario, trace).await?;
+        let done = run.steps().await;
+        run.trace.lines().iter().for_each(|line| println!("{line}"));
+        done.map(|()| run.report())
+    })
+    .unwrap()
 }
 
 fn explore(target: &str) {
@@ -21,7 +33,7 @@ fn explore(target: &str) {
         if std::env::var_os("KEMUDI_VERBOSE").is_some() {
             eprintln!("{target}: seed {seed}");
         }
-        match simulation::run(&scenario(target, seed)) {
+        match run(&scenario(target, seed)) {
             Ok(report) => {
                 crashes += u64::from(report.crashes);
                 writes += report.writes;
