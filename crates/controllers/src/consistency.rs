@@ -1,7 +1,7 @@
 //! Whether a controller's caches show what it wrote (upstream `util/consistency`).
 //!
 //! A controller that decides on a cache without its own writes repeats them. [`Writes`] remembers them while the controller runs; a
-//! controller that was started again, and remembers nothing, compares its caches with the server ([`is_current`]).
+//! controller that was started again, and remembers nothing, compares its caches with the server ([`Known`]).
 
 use crate::context::Error;
 use client::informer::View;

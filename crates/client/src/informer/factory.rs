@@ -35,7 +35,7 @@ pub struct Informers {
     rng: Arc<dyn Rng>,
     shutdown: Shutdown,
     held: Arc<Mutex<Held>>,
-    /// Tells informers without a connection that another one has it again.
+    /// Wakes informers without a connection when the server answers another one.
     recoveries: watch::Sender<()>,
 }
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 /// A watch that ends sooner than this without an event counts as a failure.
 const TOO_SHORT: Duration = Duration::from_secs(1);
-/// After this time, a watch has delivered what happened before it, if the server does not say so by a bookmark.
+/// After this time, a watch is assumed to have delivered what happened before it, if the server sends no bookmark.
 const CATCH_UP: Duration = Duration::from_secs(1);
 /// Page size of the initial list, so that large lists neither block others nor are held twice.
 const PAGE: u32 = 500;

@@ -102,6 +102,7 @@ impl Rollouts {
     }
 
     /// A step of a rollout leaves as many pods as must be available, of those that the sets report as available. A set deletes others first.
+    /// Not checked while a set reports more than it should have: the controller believes that, like upstream's (`reconcileOldReplicaSets`).
     fn check_step(&mut self, at: Duration, change: &ObjectChange, objects: &Objects) -> Result<(), String> {
         let (Some(old), Some(new)) = (&change.old, &change.new) else { return Ok(()) };
         let size = |set: &Value| count(&set["spec"]["replicas"]);
@@ -113,7 +114,12 @@ impl Rollouts {
         }
         let Some(deployment) = deployment(objects, new).filter(|_| removed > 0) else { return Ok(()) };
         let Some(limits) = self.limits.get(uid(deployment)) else { return Ok(()) };
-        let left = |set: &Value| count(&set["status"]["availableReplicas"]).min(size(set));
+        let available = |set: &Value| count(&set["status"]["availableReplicas"]);
+        let before_step = |set: &Value| if uid(set) == uid(new) { size(old) } else { size(set) };
+        if controlled_by(objects, REPLICA_SETS, uid(deployment)).any(|s| available(s) > before_step(s)) {
+            return Ok(());
+        }
+        let left = |set: &Value| available(set).min(size(set));
         let after: i64 = controlled_by(objects, REPLICA_SETS, uid(deployment)).map(|s| left(s)).sum();
         let before = after - left(new) + left(old);
         let (minimum, lost) = (limits.available.minimum(at).min(before), self.recently_lost(at, deployment));
