@@ -54,6 +54,7 @@ async fn decisions_are_shown_to_readers_of_the_object() {
     let binding = json!({"metadata": {"name": "one"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "one"},
         "subjects": [{"kind": "User", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}]});
     made(&c, &format!("{rbac}/rolebindings"), binding).await;
+    c.rbac.load(&c.server.registry.store);
     let path = |pod: &str| format!("/kemudi/v1/namespaces/default/pods/{pod}/decision");
     let admin = User::new("admin", &[auth::user::GROUP_MASTERS]);
     let reader = User::new("reader", &[auth::user::GROUP_AUTHENTICATED]);
