@@ -40,13 +40,19 @@ fn format(mut ms: u64) -> String {
     if text.is_empty() { "0s".into() } else { text }
 }
 
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&format(u64::try_from(self.0.as_millis()).unwrap_or(MAX)))
+    }
+}
+
 fn problem(text: &str) -> String {
     format!("{text:?} is not a duration such as 90s, 1h30m or 7d")
 }
 
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&format(u64::try_from(self.0.as_millis()).unwrap_or(MAX)))
+        s.collect_str(self)
     }
 }
 

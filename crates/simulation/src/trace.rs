@@ -81,6 +81,11 @@ impl Trace {
         Self { pending, registry: registry.clone(), begun, tasks, objects, hash: 0, writes: 0, lines }
     }
 
+    /// When it began.
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun
+    }
+
     /// The virtual time since the start.
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()

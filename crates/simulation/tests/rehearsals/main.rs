@@ -1,0 +1,6 @@
+//! Rehearsals of scenarios against manifests and against copies of running clusters.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod stories;
+mod support;
