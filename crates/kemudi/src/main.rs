@@ -32,6 +32,7 @@ mod pki;
 mod privileges;
 mod reload;
 mod signals;
+mod sim;
 mod system;
 mod tokens;
 mod up;
@@ -63,6 +64,8 @@ enum Command {
     Backup(backup::BackupOptions),
     /// Restores a backup into a new data directory, or into etcd.
     Restore(backup::RestoreOptions),
+    /// Rehearses a rollout, a drain, an upgrade or a failure against manifests or a copy of a cluster, in virtual time.
+    Sim(sim::SimOptions),
     /// Imports, lists and removes images of this machine's node.
     #[command(subcommand)]
     Image(images::Command),
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Backup(o) => up::block_on(backup::backup(&o)),
         Command::Restore(o) => up::block_on(backup::restore(&o)),
         Command::Bench(o) => return bench::main(&o),
+        Command::Sim(o) => return sim::main(&o),
         Command::Image(c) => return images::main(&c),
         Command::Man(o) => return man::main(&o, Cli::command()),
         Command::Kubectl => return kubectl::main(std::env::args_os().skip(1).collect()),

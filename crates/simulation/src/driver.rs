@@ -255,6 +255,21 @@ impl Run {
         self.plane.api(&name.gvk(), &name.namespace).ok_or_else(unknown)
     }
 
+    async fn apply(&self, value: &Value) -> Result<(), Reason> {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let namespace = text(&value["metadata"]["namespace"]);
+        let name = ObjectName {
+            api_version: text(&value["apiVersion"]),
+            kind: text(&value["kind"]),
+            namespace: if namespace.is_empty() { "default".into() } else { namespace },
+            name: text(&value["metadata"]["name"]),
+        };
+        let mut options = WriteOptions::manager("scenario");
+        options.force = self.rehearsal.is_some();
+        let applied = self.api(&name)?.patch(&name.name, &options, &Patch::Apply(value.clone())).await;
+        applied.map(drop).map_err(|e| request("apply", &e))
+    }
+
     async fn change(&mut self, step: &Step) -> Result<(), Reason> {
         let plane = self.plane.clone();
         let unknown = |e: crate::control_plane::UnknownComponent| Reason::Request(e.to_string());
@@ -263,20 +278,7 @@ impl Run {
                 let object = Object::from_value(object.clone()).unwrap_or_default();
                 plane.create(&object).await.map_err(|e| request("create", &e))?;
             }
-            Step::Apply(value) => {
-                let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-                let namespace = text(&value["metadata"]["namespace"]);
-                let name = ObjectName {
-                    api_version: text(&value["apiVersion"]),
-                    kind: text(&value["kind"]),
-                    namespace: if namespace.is_empty() { "default".into() } else { namespace },
-                    name: text(&value["metadata"]["name"]),
-                };
-                let mut options = WriteOptions::manager("scenario");
-                options.force = self.rehearsal.is_some();
-                let applied = self.api(&name)?.patch(&name.name, &options, &Patch::Apply(value.clone())).await;
-                applied.map_err(|e| request("apply", &e))?;
-            }
+            Step::Apply(value) => self.apply(value).await?,
             Step::Patch { object, patch } => {
                 let patch = Patch::Merge(patch.clone());
                 let patched = self.api(object)?.patch(&object.name, &WriteOptions::default(), &patch).await;
@@ -319,7 +321,14 @@ impl Run {
             Step::HealZone(zone) => {
                 plane.nodes_in_zone(zone).await?.iter().for_each(|node| _ = plane.nodes.heal(node));
             }
-            Step::ApplyFiles(_) => return Err(Reason::Request("applyFiles: no files are read here".into())),
+            Step::ApplyFiles(files) => {
+                for file in files {
+                    let unread = || Reason::Request(format!("applyFiles: {file} was not read"));
+                    for object in self.scenario.files.get(file).ok_or_else(unread)? {
+                        self.apply(object).await.map_err(|e| Reason::Request(format!("{file}: {e}")))?;
+                    }
+                }
+            }
             Step::Uncordon(node) => set_unschedulable(&plane, node, false).await?,
             Step::BreakImage(image) => plane.nodes.break_image(image),
             Step::Load { app, milli_cores } => plane.load.set(app, *milli_cores),

@@ -44,4 +44,5 @@ pub use rehearsal::rehearse;
 pub use report::{Rehearsal, Verdict};
 pub use scenario::{Scenario, Step};
 pub use span::{Offset, Span};
+pub use text::clean as printable;
 pub use trace::{Commit, ObjectChange, Trace};

@@ -13,6 +13,7 @@ use crate::span::{Offset, Span};
 use codec::yaml;
 use meta::Value;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A scenario.
@@ -45,6 +46,9 @@ pub struct Scenario {
     pub ignore_budgets: bool,
     /// What happens, in order.
     pub steps: Vec<Step>,
+    /// The objects of files that steps apply, by the name in the step.
+    #[serde(skip)]
+    pub files: BTreeMap<String, Vec<Value>>,
 }
 
 /// A random time between two.
@@ -91,7 +95,7 @@ pub enum Step {
     UpgradeNodes(UpgradeNodes),
     /// Changes the pods of a workload.
     Rollout(Rollout),
-    /// Applies the objects of files, as [`Step::Apply`] does. A caller that can read files replaces it.
+    /// Applies the objects of files, as [`Step::Apply`] does. The caller reads them into [`Scenario::files`].
     ApplyFiles(Vec<String>),
     /// Makes a node schedulable again.
     Uncordon(String),

@@ -50,6 +50,13 @@ fn problem(text: &str) -> String {
     format!("{text:?} is not a duration such as 90s, 1h30m or 7d")
 }
 
+impl Span {
+    /// Parses a duration such as `90s`, `1h30m` or `7d`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        parse(text).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| problem(text))
+    }
+}
+
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
@@ -59,7 +66,7 @@ impl Serialize for Span {
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
-        parse(&text).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| D::Error::custom(problem(&text)))
+        Self::parse(&text).map_err(D::Error::custom)
     }
 }
 

@@ -156,7 +156,7 @@ pub(crate) fn describe(e: &Entry) -> String {
 }
 
 /// A text without characters that steer a terminal.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     let is_hidden = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };

@@ -2,5 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod docs;
+mod inputs;
+mod pages;
 mod stories;
 mod support;
