@@ -67,11 +67,12 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
         ));
         scenario.nodes.push(spec);
     }
-    label_nodes(&mut scenario);
     let live: Vec<&str> = copy.sources.iter().filter(|s| s.object.kind() == "Node").map(|s| s.object.name()).collect();
-    let specs = scenario.node_specs();
-    let names: Vec<String> = specs.iter().map(|n| n.name.clone()).chain(live.iter().map(|n| (*n).to_owned())).collect();
+    let names: Vec<String> =
+        scenario.node_specs().iter().map(|n| n.name.clone()).chain(live.iter().map(|n| (*n).to_owned())).collect();
     scenario.validate_with(&names).map_err(input)?;
+    label_nodes(&mut scenario);
+    let specs = scenario.node_specs();
     if let Some(twice) = specs.iter().find(|n| live.contains(&&*n.name)) {
         return Err(input(format!("nodes: the cluster has a node {:?} already", twice.name)));
     }

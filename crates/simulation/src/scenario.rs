@@ -13,7 +13,7 @@ use crate::span::{Offset, Span};
 use codec::yaml;
 use meta::Value;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A scenario.
@@ -316,13 +316,12 @@ impl Scenario {
         {
             return error("latency.maximum".into(), "must not be less than minimum");
         }
+        let mut known = BTreeSet::new();
         for (i, node) in self.nodes.iter().enumerate() {
             if let Some((field, problem)) = node.problem() {
                 return error(format!("nodes[{i}].{field}"), &problem);
             }
-            let names: Vec<String> = node.each().into_iter().map(|n| n.name).collect();
-            let others = self.nodes[..i].iter().flat_map(NodeSpec::each);
-            if let Some(twice) = others.map(|n| n.name).find(|n| names.contains(n)) {
+            if let Some(twice) = node.each().into_iter().map(|n| n.name).find(|name| !known.insert(name.clone())) {
                 return error(format!("nodes[{i}].name"), &format!("there are two nodes {twice:?}"));
             }
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod clusters;
 mod docs;
 mod inputs;
 mod pages;
