@@ -42,6 +42,8 @@ pub struct Options {
     pub assumptions: Option<Assumptions>,
     /// Where nodes write what no commit shows.
     pub journal: Option<Arc<Journal>>,
+    /// How often nodes report their status; zero: with each renewal of their lease.
+    pub status_period: Duration,
     /// Where the usage of pods is reported, which the server must share.
     pub usage: Option<Arc<usage::Usage>>,
 }
@@ -127,7 +129,9 @@ impl ControlPlane {
         }
         let assumptions = options.assumptions.unwrap_or_else(Assumptions::immediate);
         let journal = options.journal.unwrap_or_else(Journal::off);
-        let nodes = Nodes::start(client.clone(), &informers, cluster.clock.clone(), rng, assumptions, journal);
+        let period = options.status_period;
+        let clock = cluster.clock.clone();
+        let nodes = Nodes::start(client.clone(), &informers, clock, rng, assumptions, journal, period);
         let load = Arc::<Load>::default();
         if let Some(usage) = options.usage {
             tokio::spawn(load.clone().report(nodes.clone(), cluster.clock.clone(), usage));

@@ -121,6 +121,13 @@ impl Copy {
     }
 }
 
+/// Whether an object would make the server call something.
+pub(crate) fn calls_out(object: &Value) -> bool {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    CALLING.contains(&kind) && !(kind == "APIService" && object["spec"]["service"].is_null())
+        || object["spec"]["conversion"]["strategy"] == "Webhook"
+}
+
 /// Whether an APIService is served by the server itself.
 fn is_local(object: &Object) -> bool {
     object.kind() == "APIService" && object.at(&["spec", "service"]).is_none_or(Value::is_null)

@@ -162,30 +162,35 @@ pub struct Violation {
 #[derive(Debug, Default)]
 pub(crate) struct Violations {
     all: Vec<Violation>,
-    open: BTreeMap<(String, String), usize>,
+    /// By expectation and object: the index, and how much is missing at the worst moment.
+    open: BTreeMap<(String, String), (usize, u64)>,
     /// How many were not kept.
     pub omitted: usize,
 }
 
 impl Violations {
-    /// Records that an expectation holds for an object, or how it does not.
+    /// Records that an expectation holds for an object, or how much is missing and what the problem is. The problem of the worst moment stays.
     pub fn update(
         &mut self,
         at: Duration,
         expectation: String,
         object: &Subject,
-        problem: Option<String>,
+        shortage: Option<(u64, String)>,
         cause: Option<&String>,
     ) {
         let key = (expectation, object.to_string());
-        match (problem, self.open.get(&key)) {
-            (None, Some(&i)) => {
-                self.all[i].until = Some(at);
+        match (shortage, self.open.get_mut(&key)) {
+            (None, Some((i, _))) => {
+                self.all[*i].until = Some(at);
                 self.open.remove(&key);
             }
-            (Some(problem), None) => {
+            (Some((missing, problem)), Some((i, worst))) if missing > *worst => {
+                *worst = missing;
+                self.all[*i].problem = problem;
+            }
+            (Some((missing, problem)), None) => {
                 if let Some(i) = self.push(at, None, &key.0, key.1.clone(), problem, cause.cloned()) {
-                    self.open.insert(key, i);
+                    self.open.insert(key, (i, missing));
                 }
             }
             _ => {}
@@ -250,10 +255,13 @@ mod tests {
         let mut v = Violations::default();
         let web = Subject::new("Deployment", "default", "web");
         let at = Duration::from_secs;
-        for (when, problem) in [(1, None), (2, Some("2 pods")), (3, Some("1 pod")), (4, None), (5, Some("0 pods"))] {
-            v.update(at(when), "e".into(), &web, problem.map(str::to_owned), Some(&"drain".into()));
+        let missing = |n: u64| Some((n, format!("{n} missing")));
+        for (when, shortage) in
+            [(1, None), (2, missing(1)), (3, missing(2)), (4, missing(1)), (5, None), (6, missing(3))]
+        {
+            v.update(at(when), "e".into(), &web, shortage, Some(&"drain".into()));
         }
         let found: Vec<_> = v.all().iter().map(|v| (v.from, v.until, &*v.problem)).collect();
-        assert_eq!(found, [(at(2), Some(at(4)), "2 pods"), (at(5), None, "0 pods")]);
+        assert_eq!(found, [(at(2), Some(at(5)), "2 missing"), (at(6), None, "3 missing")]);
     }
 }

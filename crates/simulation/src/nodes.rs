@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::{SeededRng, VirtualClock};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// How often a node sends heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -65,6 +66,8 @@ struct Shared {
     informer: Informer<Value>,
     assumptions: Assumptions,
     journal: Arc<Journal>,
+    /// How often agents report the status of their nodes, besides their leases.
+    status_period: Duration,
     /// UIDs of pods that run already when their node is attached.
     running_before: Mutex<BTreeSet<String>>,
     /// Images whose containers never become ready.
@@ -110,12 +113,14 @@ impl Nodes {
         rng: Arc<SeededRng>,
         assumptions: Assumptions,
         journal: Arc<Journal>,
+        status_period: Duration,
     ) -> Self {
         let informer = informers.informer::<Value>(&pod_resource(), &Scope::default());
         let shared = Arc::new(Shared {
             informer: informer.clone(),
             assumptions,
             journal,
+            status_period,
             running_before: Mutex::default(),
             broken: Mutex::default(),
             addresses: AtomicU32::new(0),
@@ -375,22 +380,31 @@ impl Agent {
         let leases = client.dynamic(&leases).namespace("kube-node-lease");
         let nodes = client.dynamic(&node_resource());
         let options = WriteOptions::default();
+        // When the status is reported again; also after an interruption.
+        let mut due = Instant::now();
         loop {
-            if !self.state.lock().failed {
+            if self.state.lock().failed {
+                due = Instant::now();
+            } else {
                 let now = self.clock.now();
                 let spec = json!({"holderIdentity": self.name, "renewTime": meta::time::format_micro(now)});
                 let renewal = Patch::Merge(json!({"spec": spec}));
                 if leases.patch(&self.name, &options, &renewal).await.is_err() {
+                    due = Instant::now();
                     let lease = json!({
                         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                         "metadata": {"name": self.name, "namespace": "kube-node-lease"}, "spec": spec,
                     });
                     let _ = leases.create(&options, &Object::from_value(lease).unwrap_or_default()).await;
                 }
-                let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
-                    "lastHeartbeatTime": meta::time::format(now)});
-                let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
-                let _ = nodes.patch_status(&self.name, &options, &patch).await;
+                if Instant::now() >= due {
+                    let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
+                        "lastHeartbeatTime": meta::time::format(now)});
+                    let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+                    if nodes.patch_status(&self.name, &options, &patch).await.is_ok() {
+                        due = Instant::now() + self.shared.status_period;
+                    }
+                }
             }
             tokio::time::sleep(HEARTBEAT).await;
         }

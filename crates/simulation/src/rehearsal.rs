@@ -3,7 +3,7 @@
 //! The copy is loaded and comes to rest first; what happens then is measured from the first step on.
 
 use crate::assumptions::Assumptions;
-use crate::copy::Copy;
+use crate::copy::{Copy, calls_out};
 use crate::driver::{Failure, Reason, Rehearsed, Run, in_virtual_time};
 use crate::journal::{Journal, Note};
 use crate::node_spec::{NodeSpec, ZONE};
@@ -13,6 +13,7 @@ use crate::scenario::{Scenario, Step};
 use crate::trace::Trace;
 use crate::volumes;
 use auth::user::GROUP_MASTERS;
+use meta::Value;
 use std::time::Duration;
 
 /// How long nothing must be written before the first step, and how long that is waited for.
@@ -20,6 +21,8 @@ const CALM: Duration = Duration::from_secs(30);
 const CALM_WITHIN: Duration = Duration::from_secs(1800);
 /// How long nothing must be written at the end: more than the five minutes for which pods tolerate silent nodes.
 const QUIET: Duration = Duration::from_secs(360);
+/// How often nodes report their status, as kubelets do.
+const STATUS: Duration = Duration::from_secs(300);
 const HOST: &str = "kubernetes.io/hostname";
 /// The nodes if neither the scenario nor the copy has any.
 const DEFAULT_NODES: u32 = 3;
@@ -73,6 +76,17 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     scenario.validate_with(&names).map_err(input)?;
     label_nodes(&mut scenario);
     let specs = scenario.node_specs();
+    for (i, step) in scenario.steps.iter().enumerate() {
+        let objects: Vec<&Value> = match step {
+            Step::Create(object) | Step::Apply(object) => vec![object],
+            Step::ApplyFiles(files) => files.iter().filter_map(|f| scenario.files.get(f)).flatten().collect(),
+            _ => Vec::new(),
+        };
+        if let Some(object) = objects.into_iter().find(|o| calls_out(o)) {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            return Err(input(format!("steps[{i}]: {kind}: nothing outside the simulation is called")));
+        }
+    }
     if let Some(twice) = specs.iter().find(|n| live.contains(&&*n.name)) {
         return Err(input(format!("nodes: the cluster has a node {:?} already", twice.name)));
     }
@@ -87,6 +101,7 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     let loaded = copy.load(&cluster, client.clone()).await.map_err(Error::Input)?;
     notes.extend(loaded.notes);
     plane.journal = Some(journal.clone());
+    plane.status_period = STATUS;
     let recorder = Recorder::new(journal.clone(), scenario.expect.clone(), scenario.ignore_budgets);
     let rehearsed = Rehearsed { recorder, journal: journal.clone(), limit: Duration::MAX };
     let mut run = Run::begin(&scenario, cluster, plane, trace, Some(rehearsed)).await;

@@ -5,6 +5,7 @@
 use crate::report::{Rehearsal, duration, moment};
 use crate::timeline::{Entry, Kind};
 use std::fmt::Write;
+use std::time::Duration;
 
 impl Rehearsal {
     /// The result as text: what it is based on, the timeline, the tables, and the violations.
@@ -145,7 +146,11 @@ pub(crate) fn describe(e: &Entry) -> String {
         let _ = write!(line, " — {cause}");
     }
     match e.until.filter(|until| *until > e.at) {
-        Some(until) if e.kind.counts_pods() => _ = write!(line, " (within {})", duration(until - e.at)),
+        Some(until) if e.kind.counts_pods() => {
+            if until - e.at >= Duration::from_millis(100) {
+                let _ = write!(line, " (within {})", duration(until - e.at));
+            }
+        }
         Some(until) => _ = write!(line, " (until {})", moment(until)),
         None if matches!(e.kind, Kind::Unavailable | Kind::NoEndpoints | Kind::BudgetBroken) && e.until.is_none() => {
             line += " (to the end)";

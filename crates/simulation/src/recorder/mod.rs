@@ -254,7 +254,8 @@ impl Recorder {
         if before.0 != ready {
             let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
             let condition = conditions.into_iter().find(|c| c["type"] == "Ready");
-            let message = condition.and_then(|c| c["message"].as_str()).unwrap_or_default().to_owned();
+            let message =
+                condition.filter(|_| !ready).and_then(|c| c["message"].as_str()).unwrap_or_default().to_owned();
             let kind = if ready { Kind::NodeReady } else { Kind::NodeNotReady };
             self.event(at, kind, Event { object: subject.clone(), text: message, ..Event::default() });
         }

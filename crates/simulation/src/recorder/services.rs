@@ -107,8 +107,9 @@ impl Recorder {
         for expectation in &self.expectations {
             let Expectation::Endpoints { object, at_least } = expectation else { continue };
             if object.as_ref().map_or(served, |o| subject.is_named(o)) {
-                let problem = (count < *at_least).then(|| format!("{count} endpoints instead of {at_least}"));
-                self.violations.update(at, expectation.to_string(), subject, problem, None);
+                let problem = format!("{count} endpoints instead of {at_least}");
+                let shortage = at_least.checked_sub(count).filter(|n| *n > 0).map(|n| (n, problem));
+                self.violations.update(at, expectation.to_string(), subject, shortage, None);
             }
         }
     }
@@ -146,7 +147,13 @@ impl Recorder {
                 self.timeline.end(entry, at, text);
                 self.violations.update(at, what, &subject, None, None);
             }
-        } else if fell && budget.broken_since.is_none() && self.begun {
+        } else if fell && self.begun && budget.broken_since.is_some() {
+            // The worst moment counts.
+            let missing = (required - healthy).unsigned_abs();
+            if !self.ignore_budgets {
+                self.violations.update(at, what, &subject, Some((missing, text)), None);
+            }
+        } else if fell && self.begun {
             // More replicas demand more healthy pods, but none is lost.
             budget.broken_since = Some(at);
             let cause = self.last_loss(&change.key.namespace, &subject);
@@ -156,7 +163,8 @@ impl Recorder {
                 budget.entry = entry;
             }
             if !self.ignore_budgets {
-                self.violations.update(at, what, &subject, Some(text), cause.as_ref());
+                let missing = (required - healthy).unsigned_abs();
+                self.violations.update(at, what, &subject, Some((missing, text)), cause.as_ref());
             }
         }
     }

@@ -156,9 +156,9 @@ impl Recorder {
                     // A workload with fewer replicas than the number cannot have more.
                     required = required.min(level.base);
                 }
-                let problem =
-                    (level.value < required).then(|| format!("{} available instead of {required}", level.value));
-                self.violations.update(at, expectation.to_string(), subject, problem, cause.as_ref());
+                let problem = format!("{} available instead of {required}", level.value);
+                let shortage = required.checked_sub(level.value).filter(|n| *n > 0).map(|n| (n, problem));
+                self.violations.update(at, expectation.to_string(), subject, shortage, cause.as_ref());
             }
         }
     }

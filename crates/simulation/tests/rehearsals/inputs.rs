@@ -51,6 +51,10 @@ fn mistakes_in_scenarios_are_named_with_their_path() {
     for (scenario, expected) in [
         ("steps: [{drain: {node: n9}}]", "steps[0].drain.node: there is no node \"n9\""),
         ("steps: [{failZone: mars}]", "steps[0]: no node is in the zone \"mars\""),
+        (
+            "steps: [{create: {apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: w}}}]",
+            "steps[0]: MutatingWebhookConfiguration: nothing outside the simulation is called",
+        ),
         ("steps: [{upgradeNodes: {}}]", "steps[0].upgradeNodes: must have either nodes or selector"),
         ("steps: [{upgradeNodes: {selector: '!!'}}]", "steps[0].upgradeNodes.selector: "),
         (
