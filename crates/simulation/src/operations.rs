@@ -280,20 +280,21 @@ impl Operator {
         let Some(api) = self.plane.api(&ObjectName::new("v1", "Pod", "").gvk(), pod.namespace()) else { return true };
         let mut options = DeleteOptions::uid(pod.uid());
         options.grace_period_seconds = d.grace_period.and_then(|g| i64::try_from(g.0.as_secs()).ok());
-        match api.evict(pod.name(), &options).await {
-            Err(e) if e.is_too_many_requests() => {
-                let causes = e.status().and_then(|s| s.details.as_ref()).map(|d| &d.causes);
-                let cause = causes.into_iter().flatten().map(|c| c.message.clone()).next();
-                self.journal.write(Note::EvictionRefused {
-                    node: d.node.clone(),
-                    namespace: pod.namespace().to_owned(),
-                    pod: pod.name().to_owned(),
-                    message: cause.unwrap_or_else(|| e.to_string()),
-                });
-                false
-            }
-            _ => true,
-        }
+        let error = match api.evict(pod.name(), &options).await {
+            Ok(_) => return true,
+            // It is gone, or another pod has its name.
+            Err(e) if e.is_not_found() || e.is_conflict() => return true,
+            Err(e) => e,
+        };
+        let causes = error.status().and_then(|s| s.details.as_ref()).map(|d| &d.causes);
+        let cause = causes.into_iter().flatten().map(|c| c.message.clone()).next();
+        self.journal.write(Note::EvictionRefused {
+            node: d.node.clone(),
+            namespace: pod.namespace().to_owned(),
+            pod: pod.name().to_owned(),
+            message: cause.unwrap_or_else(|| error.to_string()),
+        });
+        false
     }
 
     async fn upgrade(&self, u: &UpgradeNodes) {

@@ -151,7 +151,7 @@ impl Trace {
         let new = put.then(|| {
             let mut value: Value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
             // They take half of the memory, and nothing here reads them.
-            if let Some(metadata) = value["metadata"].as_object_mut() {
+            if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
                 metadata.remove("managedFields");
             }
             Arc::new(value)

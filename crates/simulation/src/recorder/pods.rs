@@ -7,6 +7,7 @@ use crate::trace::ObjectChange;
 use crate::workload::{controller, is_deleting, is_terminal, true_condition, uid};
 use meta::Value;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What is known of a pod.
@@ -16,7 +17,7 @@ pub(super) struct Pod {
     pub key: (String, String),
     pub workload: Option<Subject>,
     pub node: String,
-    labels: Value,
+    labels: Arc<Value>,
     pub created: Duration,
     running: bool,
     ready: bool,
@@ -63,7 +64,7 @@ impl Recorder {
             None => Pod {
                 key: (change.key.namespace.to_string(), change.key.name.to_string()),
                 workload: self.workload_of(object),
-                labels: object["metadata"]["labels"].clone(),
+                labels: Arc::new(object["metadata"]["labels"].clone()),
                 created: at,
                 ..Pod::default()
             },

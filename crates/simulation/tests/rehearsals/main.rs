@@ -5,6 +5,7 @@
 mod clusters;
 mod docs;
 mod inputs;
+mod large;
 mod pages;
 mod stories;
 mod support;

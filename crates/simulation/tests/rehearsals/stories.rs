@@ -40,6 +40,18 @@ fn a_drain_that_a_budget_blocks_ends_at_its_timeout() {
 
 /// Clauses: G05.drain
 #[test]
+fn two_budgets_for_one_pod_forbid_its_eviction() {
+    let mut copy = web(2, Value::Null, json!({"maxUnavailable": 1}));
+    let mut second = copy.sources[2].clone();
+    second.object.set_name("again");
+    copy.sources.push(second);
+    let r = run(&copy, "steps: [{drain: {node: node-1, timeout: 1m}}]");
+    assert_has(&r, Kind::DrainBlocked, "This pod has more than one PodDisruptionBudget");
+    assert_eq!(r.verdict, Verdict::Broken);
+}
+
+/// Clauses: G05.drain
+#[test]
 fn a_drain_within_its_budget_breaks_nothing() {
     let copy = web(6, Value::Null, json!({"maxUnavailable": 1}));
     let r = run(
