@@ -328,7 +328,7 @@ mod tests {
         std::fs::write(dir.path().join("sub/c.yml"), map("c")).unwrap();
         let root = dir.path().to_str().unwrap().to_owned();
         let names = |recursive| {
-            let documents = read_files(&[root.clone()], recursive).unwrap();
+            let documents = read_files(std::slice::from_ref(&root), recursive).unwrap();
             documents.iter().map(|d| format!("{}{}", d.object.name(), d.number)).collect::<Vec<_>>()
         };
         assert_eq!(names(false), ["1", "b11", "b22"]);

@@ -145,16 +145,11 @@ pub(crate) fn describe(e: &Entry) -> String {
     if let Some(cause) = &e.cause {
         let _ = write!(line, " — {cause}");
     }
-    match e.until.filter(|until| *until > e.at) {
-        Some(until) if e.kind.counts_pods() => {
-            if until - e.at >= Duration::from_millis(100) {
-                let _ = write!(line, " (within {})", duration(until - e.at));
-            }
-        }
-        Some(until) => _ = write!(line, " (until {})", moment(until)),
-        None if matches!(e.kind, Kind::Unavailable | Kind::NoEndpoints | Kind::BudgetBroken) && e.until.is_none() => {
-            line += " (to the end)";
-        }
+    match e.until.map(|until| (until, until.saturating_sub(e.at))) {
+        Some((_, took)) if took < Duration::from_millis(100) => {}
+        Some((_, took)) if e.kind.counts_pods() => _ = write!(line, " (within {})", duration(took)),
+        Some((until, _)) => _ = write!(line, " (until {})", moment(until)),
+        None if matches!(e.kind, Kind::Unavailable | Kind::NoEndpoints | Kind::BudgetBroken) => line += " (to the end)",
         None => {}
     }
     line

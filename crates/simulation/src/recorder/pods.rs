@@ -54,7 +54,7 @@ impl Recorder {
         let id = uid(object).to_owned();
         // A pod of the same name may have been replaced in one commit.
         if let Some(old) = change.old.as_ref().filter(|old| uid(old) != id) {
-            self.pod_gone(at, &uid(old).to_owned(), old);
+            self.pod_gone(at, uid(old), old);
         }
         if change.new.is_none() {
             return self.pod_gone(at, &id, object);
