@@ -93,7 +93,7 @@ fn exit_codes_tell_what_happened() {
         &sim(d, &["-f", "bad", "held.yaml"]),
         2,
         "",
-        "error: bad/a.yaml, document 2: Service \"s\" is invalid: spec.ports[0].port: Invalid value: 99999",
+        "error: bad/a.yaml, document 2: Service \"s\" is invalid: [spec.ports[0].port: Invalid value: 99999",
     );
     check(&sim(d, &["-f", "nowhere", "held.yaml"]), 2, "", "error: the path \"nowhere\" does not exist");
     check(&sim(d, &["-f", "m", "absent.yaml"]), 2, "", "error: open absent.yaml: no such file or directory");
