@@ -198,7 +198,11 @@ impl Recorder {
             let waited = at - pod.created;
             if waited > at_most.0 {
                 let problem = format!("pod {} was pending for {}", pod.key.1, crate::report::duration(waited));
-                let cause = (!pod.unschedulable.is_empty()).then(|| pod.unschedulable.clone());
+                let silent = self.nodes.get(&pod.node).is_some_and(|n| n.down || !n.ready);
+                let cause = match silent {
+                    true => Some(format!("node {} does not answer", pod.node)),
+                    false => (!pod.unschedulable.is_empty()).then(|| pod.unschedulable.clone()),
+                };
                 let since = pod.created;
                 self.violations.add(since, at, &expectation.to_string(), pod.subject().to_string(), problem, cause);
             }
