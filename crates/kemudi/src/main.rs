@@ -32,6 +32,7 @@ mod pki;
 mod privileges;
 mod reload;
 mod signals;
+mod sim;
 mod system;
 mod tokens;
 mod up;
@@ -63,6 +64,8 @@ enum Command {
     Backup(backup::BackupOptions),
     /// Restores a backup into a new data directory, or into etcd.
     Restore(backup::RestoreOptions),
+    /// Rehearses a rollout, a drain, an upgrade or a failure against manifests or a copy of a cluster, in virtual time.
+    Sim(sim::SimOptions),
     /// Imports, lists and removes images of this machine's node.
     #[command(subcommand)]
     Image(images::Command),
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Command::Restore(o) => up::block_on(backup::restore(&o)),
         Command::Bench(BenchCommand { scheduler: Some(Scheduler::Sched(o)), .. }) => return bench_scheduler::main(&o),
         Command::Bench(b) => return bench::main(&b.options),
+        Command::Sim(o) => return sim::main(&o),
         Command::Image(c) => return images::main(&c),
         Command::Man(o) => return man::main(&o, Cli::command()),
         Command::Kubectl => return kubectl::main(std::env::args_os().skip(1).collect()),

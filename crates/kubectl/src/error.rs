@@ -1,5 +1,7 @@
 //! Errors of commands, and how they are printed (`k8s.io/kubectl/pkg/cmd/util/helpers.go`).
 
+pub use manifests::os_message;
+
 use meta::{Reason, Status};
 use std::fmt::Write as _;
 
@@ -46,15 +48,11 @@ pub fn text<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Text(message.into()))
 }
 
-/// Formats an operating system error as Go does: without the number, and in lower case.
-pub fn os_message(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    let Some(number) = e.raw_os_error() else { return text };
-    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
-    match text.char_indices().nth(1) {
-        // A message that starts with two capitals starts with an acronym.
-        Some((second, c)) if !c.is_uppercase() => text[..second].to_lowercase() + &text[second..],
-        _ => text.to_owned(),
+impl From<manifests::Error> for Error {
+    fn from(e: manifests::Error) -> Self {
+        let text = Self::Text(e.message);
+        // Errors of list items are formatted as several errors.
+        if e.aggregate { Self::Many(vec![text]) } else { text }
     }
 }
 

@@ -1,11 +1,15 @@
 //! The real API server over a store in memory, controllers and scheduler as components of their own, and simulated nodes.
 
+use crate::assumptions::Assumptions;
 use crate::component::{Component, Host, Layer, Start};
+use crate::driver::Reason;
+use crate::journal::Journal;
 use crate::link::Link;
 use crate::load::Load;
+use crate::node_spec::ZONE;
 use crate::nodes::{NodeSpec, Nodes};
 use auth::user::GROUP_MASTERS;
-use client::{ApiResource, Client, Informers, Trigger, WriteOptions};
+use client::{ApiResource, Client, Informers, ListOptions, Trigger, WriteOptions};
 use controllers::certificates::Authority;
 use meta::{Gvk, Object};
 use serde_json::json;
@@ -37,6 +41,12 @@ pub struct Options {
     pub authority: Option<Arc<Authority>>,
     /// The seed of random latencies and of simulated containers.
     pub seed: u64,
+    /// What is assumed of containers; none: [`Assumptions::immediate`].
+    pub assumptions: Option<Assumptions>,
+    /// Where nodes write what no commit shows.
+    pub journal: Option<Arc<Journal>>,
+    /// How often nodes report their status; zero: with each renewal of their lease.
+    pub status_period: Duration,
     /// Where the usage of pods is reported, which the server must share.
     pub usage: Option<Arc<usage::Usage>>,
 }
@@ -52,6 +62,7 @@ pub struct ControlPlane {
     components: BTreeMap<&'static str, Arc<Component>>,
     /// What all connections of components and nodes have in common, if the server can be stopped.
     server: Option<Arc<Link>>,
+    informers: Informers,
     /// Ends the components and informers.
     trigger: Trigger,
 }
@@ -60,6 +71,13 @@ impl Drop for ControlPlane {
     fn drop(&mut self) {
         self.trigger.trigger();
     }
+}
+
+/// The resource of a kind; none if the server does not serve it.
+pub(crate) fn resource(cluster: &Cluster, gvk: &Gvk) -> Option<ApiResource> {
+    let rows = cluster.server.registry.rows();
+    let row = rows.iter().find(|row| row.kind.gvk() == *gvk && row.stored().is_some())?;
+    Some(ApiResource::new(row.kind.gvr(), &*row.kind.kind, row.kind.namespaced))
 }
 
 /// The error of a component that does not exist.
@@ -119,12 +137,16 @@ impl ControlPlane {
             component.set_latency(options.latency.0, options.latency.1);
             components.insert(name, component);
         }
-        let nodes = Nodes::start(served, &informers, cluster.clock.clone(), rng);
+        let assumptions = options.assumptions.unwrap_or_else(Assumptions::immediate);
+        let journal = options.journal.unwrap_or_else(Journal::off);
+        let period = options.status_period;
+        let clock = cluster.clock.clone();
+        let nodes = Nodes::start(served, &informers, clock, rng, assumptions, journal, period);
         let load = Arc::<Load>::default();
         if let Some(usage) = options.usage {
             tokio::spawn(load.clone().report(nodes.clone(), cluster.clock.clone(), usage));
         }
-        Self { cluster, client, nodes, load, components, server, trigger }
+        Self { cluster, client, nodes, load, components, server, informers, trigger }
     }
 
     /// Stops the API server, or starts it again; only if [`Options::server_stops`].
@@ -137,6 +159,11 @@ impl ControlPlane {
     /// Adds a node. It sends heartbeats if a controller needs them.
     pub async fn add_node(&self, spec: &NodeSpec) -> Result<(), client::Error> {
         self.nodes.add(spec, self.components.contains_key(NODE_CONTROLLER)).await
+    }
+
+    /// Starts the agent of a node that exists. It sends heartbeats if a controller needs them.
+    pub(crate) fn attach_node(&self, name: &str) {
+        self.nodes.attach(name, self.components.contains_key(NODE_CONTROLLER));
     }
 
     /// The component of a name.
@@ -152,9 +179,12 @@ impl ControlPlane {
 
     /// The resource of a kind; none if the server does not serve it.
     pub fn resource(&self, gvk: &Gvk) -> Option<ApiResource> {
-        let rows = self.cluster.server.registry.rows();
-        let row = rows.iter().find(|row| row.kind.gvk() == *gvk && row.stored().is_some())?;
-        Some(ApiResource::new(row.kind.gvr(), &*row.kind.kind, row.kind.namespaced))
+        resource(&self.cluster, gvk)
+    }
+
+    /// The caches that components share.
+    pub(crate) fn informers(&self) -> &Informers {
+        &self.informers
     }
 
     /// The client for objects of a kind, in a namespace if they have one.
@@ -162,6 +192,17 @@ impl ControlPlane {
         let resource = self.resource(gvk)?;
         let api = self.client.dynamic(&resource);
         Some(if resource.namespaced() { api.namespace(namespace) } else { api })
+    }
+
+    /// The names of the nodes in a zone.
+    pub(crate) async fn nodes_in_zone(&self, zone: &str) -> Result<Vec<String>, Reason> {
+        let nodes = self.client.dynamic(&ApiResource::named("", "v1", "nodes", "Node", false));
+        let options = ListOptions { label_selector: format!("{ZONE}={zone}"), ..ListOptions::default() };
+        let all = nodes.list_all(&options).await.map_err(|e| Reason::Request(format!("zone {zone}: {e}")))?;
+        if all.items.is_empty() {
+            return Err(Reason::Request(format!("no node is in the zone {zone:?}")));
+        }
+        Ok(all.items.iter().map(|n| n.name().to_owned()).collect())
     }
 
     /// Creates an object, in the namespace `default` if it names none.

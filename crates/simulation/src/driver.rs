@@ -2,10 +2,13 @@
 
 use crate::component::Restart;
 use crate::control_plane::{ControlPlane, Options};
-use crate::invariants::Checker;
+use crate::invariants::{Checker, Objects};
+use crate::journal::{Journal, Note};
+use crate::operations;
+use crate::recorder::Recorder;
 use crate::scenario::{Condition, ObjectName, Propagation, Scenario, Step};
-use crate::trace::Trace;
-use client::{DeleteOptions, ListOptions, Patch, WriteOptions};
+use crate::trace::{Commit, Trace};
+use client::{DeleteOptions, Patch, WriteOptions};
 use jiff::SignedDuration;
 use meta::{Object, Value};
 use serde_json::json;
@@ -18,8 +21,8 @@ use testkit::{Access, Cluster};
 const SLICE: Duration = Duration::from_secs(5);
 /// The least time that a request and its response take, each.
 const MIN_LATENCY: Duration = Duration::from_millis(1);
-/// How often a drain repeats evictions that a budget rejects.
-const EVICT_AGAIN: Duration = Duration::from_secs(5);
+/// How often the end of a step that takes time is checked.
+const POLL: Duration = Duration::from_millis(250);
 
 /// How a scenario ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,15 @@ pub struct Run {
     checker: Checker,
     scenario: Scenario,
     step: usize,
+    rehearsal: Option<Rehearsed>,
+}
+
+/// What a rehearsal adds to a run.
+pub(crate) struct Rehearsed {
+    pub recorder: Recorder,
+    pub journal: Arc<Journal>,
+    /// When the run ends, whatever it waits for.
+    pub limit: Duration,
 }
 
 impl Run {
@@ -88,6 +100,17 @@ impl Run {
 
     /// The same; the trace keeps a line for each write.
     pub async fn start_recording(scenario: &Scenario, lines: bool) -> Result<Self, Box<Failure>> {
+        let (cluster, options) = Self::prepare(scenario).await;
+        let trace = Trace::start(&cluster.server.registry, lines);
+        let run = Self::begin(scenario, cluster, options, trace, None).await;
+        for node in &scenario.node_specs() {
+            run.plane.add_node(node).await.map_err(|e| run.failure(request("create node", &e)))?;
+        }
+        Ok(run)
+    }
+
+    /// The API server of a scenario, and what its control plane consists of.
+    pub(crate) async fn prepare(scenario: &Scenario) -> (Cluster, Options) {
         let usage = Arc::<usage::Usage>::default();
         let cluster = Cluster::with_access(scenario.seed, Access { usage: usage.clone(), ..Access::default() }).await;
         if let Some(start) = scenario.start {
@@ -102,25 +125,48 @@ impl Run {
             server_stops: scenario.stops_server(),
             latency,
             seed: scenario.seed,
+            assumptions: scenario.assume.clone(),
             usage: Some(usage),
             ..Options::default()
         };
-        let trace = Trace::start(&cluster.server.registry, lines);
+        (cluster, options)
+    }
+
+    /// Starts the control plane on a server.
+    pub(crate) async fn begin(
+        scenario: &Scenario,
+        cluster: Cluster,
+        options: Options,
+        trace: Trace,
+        rehearsal: Option<Rehearsed>,
+    ) -> Self {
         let plane = Arc::new(ControlPlane::start(cluster, options).await);
-        let run = Self { plane, trace, checker: Checker::default(), scenario: scenario.clone(), step: 0 };
-        for node in &scenario.nodes {
-            run.plane.add_node(node).await.map_err(|e| run.failure(request("create node", &e)))?;
-        }
-        Ok(run)
+        let checker = if rehearsal.is_some() { Checker::without_invariants() } else { Checker::default() };
+        Self { plane, trace, checker, scenario: scenario.clone(), step: 0, rehearsal }
     }
 
     /// Executes the steps of the scenario.
     pub async fn steps(&mut self) -> Result<(), Box<Failure>> {
         for (i, step) in self.scenario.steps.clone().iter().enumerate() {
             self.step = i;
+            if let Some(r) = &self.rehearsal {
+                r.journal.write(Note::Step(i, step.describe()));
+            }
             self.execute(step).await?;
         }
         Ok(())
+    }
+
+    /// Ends the run after this time, whatever it waits for.
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
+        if let Some(r) = &mut self.rehearsal {
+            r.limit = limit;
+        }
+    }
+
+    /// Ends a rehearsal.
+    pub(crate) fn take_recorder(&mut self) -> Option<Recorder> {
+        self.rehearsal.take().map(|r| r.recorder)
     }
 
     /// What happened so far.
@@ -141,8 +187,21 @@ impl Run {
 
     /// Checks the commits since the last time.
     async fn check(&mut self) -> Result<(), Box<Failure>> {
-        let checker = &mut self.checker;
-        let taken = self.trace.take(|commit, objects| checker.observe(commit, objects)).await;
+        let (checker, rehearsal) = (&mut self.checker, &mut self.rehearsal);
+        let observe = |commit: &Commit, objects: &Objects| {
+            if let Some(r) = rehearsal {
+                r.recorder.observe(commit, objects);
+            }
+            checker.observe(commit, objects)
+        };
+        let taken = self.trace.take(observe).await;
+        if let Some(r) = rehearsal {
+            r.recorder.catch_up(self.trace.elapsed());
+            if self.trace.elapsed() > r.limit {
+                let (within, last) = (r.limit, self.checker.last_changes());
+                return Err(self.failure(Reason::Restless { within, last }));
+            }
+        }
         let contradictions = self.plane.nodes.take_violations();
         let twice = contradictions.into_iter().next().map(|problem| Reason::Invariant {
             invariant: "one container per pod name",
@@ -179,15 +238,43 @@ impl Run {
             }
             Step::WaitFor(condition) => return self.wait_for(condition).await,
             Step::Settle { quiet, within } => return self.settle(quiet.0, within.0).await,
+            Step::Rest { quiet, within } => return self.wait_until_quiet(quiet.0, within.0).await,
+            Step::Drain(_) | Step::UpgradeNodes(_) | Step::Rollout(_) => return self.operate(step).await,
             step => self.change(step).await,
         };
         done.map_err(|reason| self.failure(reason))?;
         self.check().await
     }
 
+    /// Executes a step that takes time.
+    async fn operate(&mut self, step: &Step) -> Result<(), Box<Failure>> {
+        let journal = self.rehearsal.as_ref().map_or_else(Journal::off, |r| r.journal.clone());
+        let Some((task, wait)) = operations::start(&self.plane, &journal, step) else { return Ok(()) };
+        while wait && !task.is_finished() {
+            tokio::time::sleep(POLL).await;
+            self.check().await?;
+        }
+        self.check().await
+    }
+
     fn api(&self, name: &ObjectName) -> Result<client::Api<Object>, Reason> {
         let unknown = || Reason::Request(format!("the server has no {} in {}", name.kind, name.api_version));
         self.plane.api(&name.gvk(), &name.namespace).ok_or_else(unknown)
+    }
+
+    async fn apply(&self, value: &Value) -> Result<(), Reason> {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let namespace = text(&value["metadata"]["namespace"]);
+        let name = ObjectName {
+            api_version: text(&value["apiVersion"]),
+            kind: text(&value["kind"]),
+            namespace: if namespace.is_empty() { "default".into() } else { namespace },
+            name: text(&value["metadata"]["name"]),
+        };
+        let mut options = WriteOptions::manager("scenario");
+        options.force = self.rehearsal.is_some();
+        let applied = self.api(&name)?.patch(&name.name, &options, &Patch::Apply(value.clone())).await;
+        applied.map(drop).map_err(|e| request("apply", &e))
     }
 
     async fn change(&mut self, step: &Step) -> Result<(), Reason> {
@@ -198,19 +285,7 @@ impl Run {
                 let object = Object::from_value(object.clone()).unwrap_or_default();
                 plane.create(&object).await.map_err(|e| request("create", &e))?;
             }
-            Step::Apply(value) => {
-                let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-                let namespace = text(&value["metadata"]["namespace"]);
-                let name = ObjectName {
-                    api_version: text(&value["apiVersion"]),
-                    kind: text(&value["kind"]),
-                    namespace: if namespace.is_empty() { "default".into() } else { namespace },
-                    name: text(&value["metadata"]["name"]),
-                };
-                let options = WriteOptions::manager("scenario");
-                let applied = self.api(&name)?.patch(&name.name, &options, &Patch::Apply(value.clone())).await;
-                applied.map_err(|e| request("apply", &e))?;
-            }
+            Step::Apply(value) => self.apply(value).await?,
             Step::Patch { object, patch } => {
                 let patch = Patch::Merge(patch.clone());
                 let patched = self.api(object)?.patch(&object.name, &WriteOptions::default(), &patch).await;
@@ -247,10 +322,19 @@ impl Run {
                     }
                 });
             }
-            Step::Drain(node) => {
-                set_unschedulable(&plane, node, true).await?;
-                let node = node.clone();
-                tokio::spawn(async move { drain(&plane, &node).await });
+            Step::FailZone(zone) => {
+                plane.nodes_in_zone(zone).await?.iter().for_each(|node| _ = plane.nodes.fail(node));
+            }
+            Step::HealZone(zone) => {
+                plane.nodes_in_zone(zone).await?.iter().for_each(|node| _ = plane.nodes.heal(node));
+            }
+            Step::ApplyFiles(files) => {
+                for file in files {
+                    let unread = || Reason::Request(format!("applyFiles: {file} was not read"));
+                    for object in self.scenario.files.get(file).ok_or_else(unread)? {
+                        self.apply(object).await.map_err(|e| Reason::Request(format!("{file}: {e}")))?;
+                    }
+                }
             }
             Step::Uncordon(node) => set_unschedulable(&plane, node, false).await?,
             Step::BreakImage(image) => plane.nodes.break_image(image),
@@ -271,7 +355,8 @@ impl Run {
                 plane.component(&crash.component).map_err(unknown)?.crash(crash.point.clone(), restart, crash.times);
             }
             Step::Restart { component, caches } => plane.component(component).map_err(unknown)?.restart(*caches),
-            Step::Advance(_) | Step::StopServer(_) | Step::WaitFor(_) | Step::Settle { .. } => {}
+            Step::Advance(_) | Step::StopServer(_) | Step::WaitFor(_) | Step::Settle { .. } | Step::Rest { .. } => {}
+            Step::Drain(_) | Step::UpgradeNodes(_) | Step::Rollout(_) => {}
         }
         Ok(())
     }
@@ -299,6 +384,12 @@ impl Run {
     }
 
     async fn settle(&mut self, quiet: Duration, within: Duration) -> Result<(), Box<Failure>> {
+        self.heal();
+        self.wait_until_quiet(quiet, within).await?;
+        self.checker.settled(self.trace.objects()).map_err(|reason| self.failure(reason))
+    }
+
+    fn heal(&self) {
         for component in self.plane.components() {
             component.spare();
             component.set_cut(false);
@@ -308,18 +399,22 @@ impl Run {
         for node in self.plane.nodes.names() {
             self.plane.nodes.heal(&node);
         }
+    }
+
+    /// Lets time pass until nothing but heartbeats and events was written for a while.
+    pub(crate) async fn wait_until_quiet(&mut self, quiet: Duration, within: Duration) -> Result<(), Box<Failure>> {
         let begun = self.trace.elapsed();
         loop {
             self.advance(SLICE).await?;
             let now = self.trace.elapsed();
-            if now.saturating_sub(self.checker.last_change().max(begun)) >= quiet {
-                break;
+            let last = self.rehearsal.as_ref().map_or_else(|| self.checker.last_change(), |r| r.recorder.last_change());
+            if now.saturating_sub(last.max(begun)) >= quiet {
+                return Ok(());
             }
             if now - begun > within {
                 return Err(self.failure(Reason::Restless { within, last: self.checker.last_changes() }));
             }
         }
-        self.checker.settled(self.trace.objects()).map_err(|reason| self.failure(reason))
     }
 }
 
@@ -349,38 +444,6 @@ async fn set_unschedulable(plane: &ControlPlane, node: &str, unschedulable: bool
     let Some(api) = plane.api(&name.gvk(), "") else { return Ok(()) };
     let patch = Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
     api.patch(node, &WriteOptions::default(), &patch).await.map(|_| ()).map_err(|e| request("cordon", &e))
-}
-
-/// Evicts the pods of a node until none is left, or the node is schedulable again.
-async fn drain(plane: &ControlPlane, node: &str) {
-    let pod = ObjectName::new("v1", "Pod", "");
-    let (Some(pods), Some(nodes)) =
-        (plane.resource(&pod.gvk()), plane.api(&ObjectName::new("v1", "Node", node).gvk(), ""))
-    else {
-        return;
-    };
-    let all = plane.client.dynamic(&pods);
-    loop {
-        let cordoned = nodes.get_opt(node).await.ok().flatten();
-        if !cordoned.is_some_and(|n| n.at(&["spec", "unschedulable"]) == Some(&Value::Bool(true))) {
-            return;
-        }
-        let Ok(list) = all.list_all(&ListOptions::default()).await else { return };
-        let on_node = |p: &&Object| {
-            p.str_at(&["spec", "nodeName"]) == Some(node)
-                && !p.is_deleting()
-                && p.controller_of().is_none_or(|o| o.kind != "DaemonSet")
-        };
-        let left: Vec<&Object> = list.items.iter().filter(on_node).collect();
-        if left.is_empty() {
-            return;
-        }
-        for pod in left {
-            let api = plane.client.dynamic(&pods).namespace(pod.namespace());
-            let _ = api.evict(pod.name(), &DeleteOptions::uid(pod.uid())).await;
-        }
-        tokio::time::sleep(EVICT_AGAIN).await;
-    }
 }
 
 /// Runs a scenario to its end. Must be called inside a runtime of one thread whose time is paused; see [`run`].

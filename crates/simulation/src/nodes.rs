@@ -3,13 +3,15 @@
 //! Invariant: a container starts only while no other container of a pod with the same name runs, on any node; what contradicts it is
 //! recorded in [`Nodes::take_violations`]. Left out: images, probes, volumes, restarts of containers in a pod.
 
+use crate::assumptions::{Assumptions, Course};
 use crate::container::{Outcome, ended, running};
+use crate::journal::{Journal, Note};
 use crate::link::Link;
+use crate::name::ObjectName;
+pub use crate::node_spec::NodeSpec;
 use client::{ApiResource, Client, DeleteOptions, Informer, Informers, Key, Patch, Scope, WriteOptions};
-
 use meta::{Clock, Object, Value};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,58 +19,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::{SeededRng, VirtualClock};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-/// How long a container takes to start, and to stop.
-const START: Duration = Duration::from_secs(1);
-const STOP: Duration = Duration::from_secs(1);
 /// How often a node sends heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long an agent waits before it repeats a report that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A node and what it offers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NodeSpec {
-    /// The name of the node.
-    pub name: String,
-    /// Allocatable CPU.
-    #[serde(default = "cpu")]
-    pub cpu: String,
-    /// Allocatable memory.
-    #[serde(default = "memory")]
-    pub memory: String,
-    /// How many pods it runs.
-    #[serde(default = "pods")]
-    pub pods: u32,
-    /// The labels of the node.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-}
-
-fn cpu() -> String {
-    "8".into()
-}
-
-fn memory() -> String {
-    "8Gi".into()
-}
-
-fn pods() -> u32 {
-    110
-}
-
-impl NodeSpec {
-    /// A node with 8 GiB of memory for 110 pods.
-    pub fn new(name: &str, cpu: &str) -> Self {
-        Self { name: name.into(), cpu: cpu.into(), memory: memory(), pods: pods(), labels: BTreeMap::new() }
-    }
-}
-
 /// A pod's container on a node.
 struct Container {
     key: Key,
-    outcome: Outcome,
+    course: Course,
+    started: bool,
     ready: bool,
     stopping: bool,
     /// It ended by itself, which is being reported.
@@ -84,6 +46,8 @@ struct State {
     due: BTreeSet<Key>,
     /// By UID of the pod.
     containers: BTreeMap<String, Container>,
+    /// The images that are on the node.
+    images: BTreeSet<String>,
 }
 
 /// The agent of a node.
@@ -100,6 +64,12 @@ struct Agent {
 /// What all nodes share.
 struct Shared {
     informer: Informer<Value>,
+    assumptions: Assumptions,
+    journal: Arc<Journal>,
+    /// How often agents report the status of their nodes, besides their leases.
+    status_period: Duration,
+    /// UIDs of pods that run already when their node is attached.
+    running_before: Mutex<BTreeSet<String>>,
     /// Images whose containers never become ready.
     broken: Mutex<BTreeSet<String>>,
     addresses: AtomicU32,
@@ -127,15 +97,31 @@ pub struct Nodes {
     shared: Arc<Shared>,
 }
 
+fn node_resource() -> ApiResource {
+    ApiResource::named("", "v1", "nodes", "Node", false)
+}
+
 fn pod_resource() -> ApiResource {
     ApiResource::named("", "v1", "pods", "Pod", true)
 }
 
 impl Nodes {
-    pub(crate) fn start(client: Client, informers: &Informers, clock: Arc<VirtualClock>, rng: Arc<SeededRng>) -> Self {
+    pub(crate) fn start(
+        client: Client,
+        informers: &Informers,
+        clock: Arc<VirtualClock>,
+        rng: Arc<SeededRng>,
+        assumptions: Assumptions,
+        journal: Arc<Journal>,
+        status_period: Duration,
+    ) -> Self {
         let informer = informers.informer::<Value>(&pod_resource(), &Scope::default());
         let shared = Arc::new(Shared {
             informer: informer.clone(),
+            assumptions,
+            journal,
+            status_period,
+            running_before: Mutex::default(),
             broken: Mutex::default(),
             addresses: AtomicU32::new(0),
             rng,
@@ -159,22 +145,29 @@ impl Nodes {
 
     /// Adds a node, whose agent sends heartbeats if `heartbeats` is set.
     pub async fn add(&self, spec: &NodeSpec, heartbeats: bool) -> Result<(), client::Error> {
-        let amounts = json!({"cpu": spec.cpu, "memory": spec.memory, "pods": spec.pods.to_string()});
-        let nodes = self.client.dynamic(&ApiResource::named("", "v1", "nodes", "Node", false));
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": spec.labels},
-            "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
-        });
+        let nodes = self.client.dynamic(&node_resource());
         let options = WriteOptions::default();
-        nodes.create(&options, &Object::from_value(node).unwrap_or_default()).await?;
+        nodes.create(&options, &Object::from_value(spec.object()).unwrap_or_default()).await?;
         if !heartbeats {
             // Admission taints new nodes, and the controller that removes it is not there.
-            nodes.patch(&spec.name, &options, &Patch::Merge(json!({"spec": {"taints": null}}))).await?;
+            let taints = if spec.taints.is_empty() { Value::Null } else { json!(spec.taints) };
+            nodes.patch(&spec.name, &options, &Patch::Merge(json!({"spec": {"taints": taints}}))).await?;
         }
+        self.attach(&spec.name, heartbeats);
+        Ok(())
+    }
+
+    /// Pods that run already: their containers are not started again when their nodes are attached.
+    pub(crate) fn adopt(&self, uids: impl IntoIterator<Item = String>) {
+        self.shared.running_before.lock().extend(uids);
+    }
+
+    /// Starts the agent of a node that exists.
+    pub(crate) fn attach(&self, name: &str, heartbeats: bool) {
         let link = Link::new(self.shared.rng.clone());
         let client = self.client.clone().over(|inner| Arc::new(link.transport(inner)));
         let agent = Arc::new(Agent {
-            name: spec.name.clone(),
+            name: name.to_owned(),
             link,
             clock: self.clock.fork(),
             state: Mutex::default(),
@@ -182,13 +175,12 @@ impl Nodes {
             pods: client.dynamic(&pod_resource()),
             shared: self.shared.clone(),
         });
-        self.agents.lock().insert(spec.name.clone(), agent.clone());
+        self.agents.lock().insert(name.to_owned(), agent.clone());
         if heartbeats {
             tokio::spawn(agent.clone().send_heartbeats(client));
         }
         agent.resync();
         tokio::spawn(agent.run());
-        Ok(())
     }
 
     fn agent(&self, node: &str) -> Option<Arc<Agent>> {
@@ -212,13 +204,16 @@ impl Nodes {
         for (uid, container) in ended {
             self.shared.stopped(&container.key, &uid);
         }
+        self.shared.journal.write(Note::NodeDown(node.to_owned()));
         true
     }
 
     /// Starts a machine again, and heals its connection.
     pub fn heal(&self, node: &str) -> bool {
         let Some(agent) = self.agent(node) else { return false };
-        agent.state.lock().failed = false;
+        if std::mem::take(&mut agent.state.lock().failed) {
+            self.shared.journal.write(Note::NodeUp(node.to_owned()));
+        }
         agent.link.set_cut(false);
         agent.resync();
         true
@@ -327,7 +322,8 @@ impl Agent {
             Some(c) if c.exited => {}
             Some(c) if pod.meta.is_deleting() => {
                 if !std::mem::replace(&mut c.stopping, true) {
-                    self.spawn(epoch, key, &uid, Work::Stop);
+                    let grace = pod.view["metadata"]["deletionGracePeriodSeconds"].as_u64();
+                    self.spawn(epoch, key, &uid, Work::Stop(grace.map(Duration::from_secs)));
                 }
             }
             // Its connection was lost, and a controller changed what the agent reported.
@@ -341,21 +337,37 @@ impl Agent {
                 self.spawn(epoch, key, &uid, Work::ReportLost);
             }
             None => {
-                let outcome = self.outcome(pod);
-                let container = Container { key: key.clone(), outcome, ready: false, stopping: false, exited: false };
+                let mut course = self.course(pod);
+                let image = image_of(&pod.view);
+                if !state.images.insert(image.to_owned()) {
+                    course.image_pull = Duration::ZERO;
+                }
+                let adopted = phase == "Running" && self.shared.running_before.lock().remove(&uid);
+                let ready = adopted && is_ready(&pod.view);
+                if adopted && !ready && course.outcome == Outcome::Runs {
+                    course.outcome = Outcome::NeverReady;
+                }
+                let container =
+                    Container { key: key.clone(), course, started: adopted, ready, stopping: false, exited: false };
                 state.containers.insert(uid.clone(), container);
-                self.spawn(epoch, key, &uid, Work::Start(outcome));
+                if adopted {
+                    self.shared.started(key, &uid, &self.name);
+                }
+                self.spawn(epoch, key, &uid, if adopted { Work::RunOn(course) } else { Work::Start(course) });
             }
         }
     }
 
-    fn outcome(&self, pod: &client::Entry<Value>) -> Outcome {
-        let image = pod.view["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
-        if self.shared.broken.lock().contains(image) {
-            return Outcome::NeverReady;
-        }
+    fn course(&self, pod: &client::Entry<Value>) -> Course {
+        let image = image_of(&pod.view);
         let index = pod.view["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"].as_str();
-        Outcome::parse(image, index.and_then(|i| i.parse().ok()).unwrap_or(0), &self.shared.rng)
+        let index = index.and_then(|i| i.parse().ok()).unwrap_or(0);
+        let outcome = match self.shared.broken.lock().contains(image) {
+            true => Outcome::NeverReady,
+            false => Outcome::parse(image, index, &*self.shared.rng),
+        };
+        let workload = workload(&pod.view);
+        self.shared.assumptions.course(&pod.view, workload.as_ref(), outcome, &*self.shared.rng)
     }
 
     fn spawn(self: &Arc<Self>, epoch: u64, key: &Key, uid: &str, work: Work) {
@@ -366,24 +378,33 @@ impl Agent {
     async fn send_heartbeats(self: Arc<Self>, client: Client) {
         let leases = ApiResource::named("coordination.k8s.io", "v1", "leases", "Lease", true);
         let leases = client.dynamic(&leases).namespace("kube-node-lease");
-        let nodes = client.dynamic(&ApiResource::named("", "v1", "nodes", "Node", false));
+        let nodes = client.dynamic(&node_resource());
         let options = WriteOptions::default();
+        // When the status is reported again; also after an interruption.
+        let mut due = Instant::now();
         loop {
-            if !self.state.lock().failed {
+            if self.state.lock().failed {
+                due = Instant::now();
+            } else {
                 let now = self.clock.now();
                 let spec = json!({"holderIdentity": self.name, "renewTime": meta::time::format_micro(now)});
                 let renewal = Patch::Merge(json!({"spec": spec}));
                 if leases.patch(&self.name, &options, &renewal).await.is_err() {
+                    due = Instant::now();
                     let lease = json!({
                         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                         "metadata": {"name": self.name, "namespace": "kube-node-lease"}, "spec": spec,
                     });
                     let _ = leases.create(&options, &Object::from_value(lease).unwrap_or_default()).await;
                 }
-                let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
-                    "lastHeartbeatTime": meta::time::format(now)});
-                let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
-                let _ = nodes.patch_status(&self.name, &options, &patch).await;
+                if Instant::now() >= due {
+                    let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady",
+                        "lastHeartbeatTime": meta::time::format(now)});
+                    let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+                    if nodes.patch_status(&self.name, &options, &patch).await.is_ok() {
+                        due = Instant::now() + self.shared.status_period;
+                    }
+                }
             }
             tokio::time::sleep(HEARTBEAT).await;
         }
@@ -395,10 +416,37 @@ fn is_ready(pod: &Value) -> bool {
     conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
+fn image_of(pod: &Value) -> &str {
+    pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default()
+}
+
+/// The workload of a pod, as its controller and its labels name it: a ReplicaSet of a Deployment has the hash of the template in its name.
+fn workload(pod: &Value) -> Option<ObjectName> {
+    let owners = pod["metadata"]["ownerReferences"].as_array()?;
+    let owner = owners.iter().find(|o| o["controller"] == true)?;
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let mut found = ObjectName {
+        api_version: text(&owner["apiVersion"]),
+        kind: text(&owner["kind"]),
+        namespace: text(&pod["metadata"]["namespace"]),
+        name: text(&owner["name"]),
+    };
+    let hash = pod["metadata"]["labels"]["pod-template-hash"].as_str();
+    if let (Some(hash), "ReplicaSet") = (hash, &*found.kind)
+        && let Some(name) = found.name.strip_suffix(hash).and_then(|n| n.strip_suffix('-'))
+    {
+        found = ObjectName { kind: "Deployment".into(), name: name.to_owned(), ..found };
+    }
+    Some(found)
+}
+
 /// What an agent does with a pod.
 enum Work {
-    Start(Outcome),
-    Stop,
+    Start(Course),
+    /// Its containers run already.
+    RunOn(Course),
+    /// Stops the containers within the grace period.
+    Stop(Option<Duration>),
     /// Deletes the object of a pod whose containers have ended.
     Remove,
     ReportReady,
@@ -428,49 +476,69 @@ impl Task {
 
     async fn run(self, work: Work) {
         match work {
-            Work::Start(outcome) => self.start(outcome).await,
-            Work::Stop => self.stop().await,
+            Work::Start(course) => self.start(course).await,
+            Work::RunOn(course) => self.run_to_end(course).await,
+            Work::Stop(grace) => self.stop(grace).await,
             Work::Remove => self.remove().await,
             Work::ReportReady => self.report(Report::Ready).await,
             Work::ReportLost => self.report(Report::Exited(137)).await,
         }
     }
 
-    async fn start(&self, outcome: Outcome) {
-        tokio::time::sleep(START).await;
+    async fn start(&self, course: Course) {
+        tokio::time::sleep(course.image_pull + course.start).await;
         if !self.runs() {
             return;
         }
-        let ready = outcome != Outcome::NeverReady;
-        if let Some(c) = self.agent.state.lock().containers.get_mut(&self.uid) {
-            c.ready = ready;
-        }
+        let becomes_ready = course.outcome != Outcome::NeverReady;
+        let ready = becomes_ready && course.ready.is_zero();
+        self.update(|c| (c.started, c.ready) = (true, ready));
         self.agent.shared.started(&self.key, &self.uid, &self.agent.name);
+        self.agent.shared.journal.write(Note::Started(self.uid.clone()));
         let n = self.agent.shared.addresses.fetch_add(1, Ordering::SeqCst) + 1;
         let address = format!("10.{}.{}.{}", n / 62_500, n / 250 % 250, n % 250 + 1);
         self.report(Report::Started { ready, address }).await;
-        if let Outcome::Exits(code, seconds) = outcome {
+        if becomes_ready && !ready && !matches!(course.outcome, Outcome::Exits(..)) {
+            tokio::time::sleep(course.ready).await;
+            if !self.runs() {
+                return;
+            }
+            self.update(|c| c.ready = true);
+            self.report(Report::Ready).await;
+        }
+        self.run_to_end(course).await;
+    }
+
+    /// Waits for the end of containers that end by themselves.
+    async fn run_to_end(&self, course: Course) {
+        if let Outcome::Exits(code, seconds) = course.outcome {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
             if self.runs() {
                 self.agent.shared.stopped(&self.key, &self.uid);
-                if let Some(c) = self.agent.state.lock().containers.get_mut(&self.uid) {
-                    c.exited = true;
-                }
+                self.update(|c| c.exited = true);
                 self.report(Report::Exited(code)).await;
                 self.forget();
             }
         }
     }
 
-    async fn stop(&self) {
-        tokio::time::sleep(STOP).await;
+    fn update(&self, change: impl FnOnce(&mut Container)) {
+        if let Some(c) = self.agent.state.lock().containers.get_mut(&self.uid) {
+            change(c);
+        }
+    }
+
+    async fn stop(&self, grace: Option<Duration>) {
+        let course = self.agent.state.lock().containers.get(&self.uid).map(|c| c.course);
+        let time = course.map(|c| c.stop).unwrap_or_default();
+        tokio::time::sleep(grace.map_or(time, |grace| time.min(grace))).await;
         if !self.lives() {
             return;
         }
-        let exits = self.agent.state.lock().containers.get(&self.uid).map(|c| (c.outcome, c.ready));
+        let started = self.agent.state.lock().containers.get(&self.uid).is_some_and(|c| c.started);
         self.forget();
         // A pod whose containers have not started has no result to report.
-        if exits.is_some_and(|(_, started)| started) {
+        if started {
             self.report(Report::Exited(137)).await;
         }
         self.remove().await;

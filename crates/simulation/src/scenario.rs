@@ -2,13 +2,18 @@
 //!
 //! Everything that a run depends on is in the scenario, its seed included, so that its text repeats the run.
 
+use crate::assumptions::Assumptions;
 use crate::component::Caches;
+use crate::expectations::Expectation;
 use crate::link::CrashPoint;
-use crate::nodes::NodeSpec;
+pub use crate::name::ObjectName;
+use crate::node_spec::NodeSpec;
+use crate::operations::{Drain, Rollout, UpgradeNodes};
 use crate::span::{Offset, Span};
 use codec::yaml;
-use meta::{Gvk, Value};
+use meta::Value;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A scenario.
@@ -30,8 +35,20 @@ pub struct Scenario {
     /// The nodes at the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeSpec>,
+    /// What is assumed of containers. Without it they start and stop in a second; a rehearsal has other defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assume: Option<Assumptions>,
+    /// What must hold during a rehearsal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect: Vec<Expectation>,
+    /// Whether a rehearsal ignores PodDisruptionBudgets with fewer healthy pods than they demand.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_budgets: bool,
     /// What happens, in order.
     pub steps: Vec<Step>,
+    /// The objects of files that steps apply, by the name in the step.
+    #[serde(skip)]
+    pub files: BTreeMap<String, Vec<Value>>,
 }
 
 /// A random time between two.
@@ -40,33 +57,6 @@ pub struct Scenario {
 pub struct Latency {
     pub minimum: Span,
     pub maximum: Span,
-}
-
-/// Names an object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ObjectName {
-    pub api_version: String,
-    pub kind: String,
-    #[serde(default = "default_namespace")]
-    pub namespace: String,
-    pub name: String,
-}
-
-fn default_namespace() -> String {
-    "default".into()
-}
-
-impl ObjectName {
-    /// An object in the namespace `default`.
-    pub fn new(api_version: &str, kind: &str, name: &str) -> Self {
-        Self { api_version: api_version.into(), kind: kind.into(), namespace: default_namespace(), name: name.into() }
-    }
-
-    pub(crate) fn gvk(&self) -> Gvk {
-        let (group, version) = self.api_version.rsplit_once('/').unwrap_or(("", &self.api_version));
-        Gvk::new(group, version, &self.kind)
-    }
 }
 
 /// Something that happens.
@@ -95,8 +85,18 @@ pub enum Step {
     CutNode(String),
     /// Fails and heals a node several times. Later steps happen meanwhile.
     FlapNode { node: String, times: u32, down: Span, up: Span },
-    /// Cordons a node, and evicts its pods. Later steps happen meanwhile.
-    Drain(String),
+    /// Stops the machines of all nodes in a zone.
+    FailZone(String),
+    /// Starts the machines of all nodes in a zone again.
+    HealZone(String),
+    /// Cordons a node and evicts its pods.
+    Drain(Drain),
+    /// Drains nodes, a few at a time, and starts each again with another version.
+    UpgradeNodes(UpgradeNodes),
+    /// Changes the pods of a workload.
+    Rollout(Rollout),
+    /// Applies the objects of files, as [`Step::Apply`] does. The caller reads them into [`Scenario::files`].
+    ApplyFiles(Vec<String>),
     /// Makes a node schedulable again.
     Uncordon(String),
     /// Containers of this image never become ready from now on.
@@ -133,6 +133,13 @@ pub enum Step {
         #[serde(default = "limit")]
         within: Span,
     },
+    /// Lets time pass until nothing is written any more.
+    Rest {
+        #[serde(default = "quiet")]
+        quiet: Span,
+        #[serde(default = "limit")]
+        within: Span,
+    },
 }
 
 fn quiet() -> Span {
@@ -144,6 +151,45 @@ fn limit() -> Span {
 }
 
 impl Step {
+    /// The step in a few words.
+    pub(crate) fn describe(&self) -> String {
+        let object = |verb: &str, o: &Value| {
+            let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+            let (kind, name) = (text(&o["kind"]).to_lowercase(), text(&o["metadata"]["name"]));
+            format!("{verb} {kind} {name}")
+        };
+        match self {
+            Self::Create(o) => object("create", o),
+            Self::Apply(o) => object("apply", o),
+            Self::Patch { object, .. } => format!("patch {object}"),
+            Self::Delete { object, .. } => format!("delete {object}"),
+            Self::Scale { object, replicas } => format!("scale {object} to {replicas}"),
+            Self::Drain(d) => format!("drain {}", d.node),
+            Self::UpgradeNodes(u) => {
+                let nodes = u.selector.as_ref().map_or_else(|| u.nodes.join(", "), |s| format!("with {s}"));
+                format!("upgrade nodes {nodes}, {} at a time", u.max_unavailable)
+            }
+            Self::Rollout(r) => match &r.image {
+                Some(image) => format!("roll out {} with image {image}", r.object),
+                None => format!("restart {}", r.object),
+            },
+            Self::Advance(time) => format!("advance {time}"),
+            Self::WaitFor(c) => format!("wait for {}", c.object),
+            Self::Settle { .. } => "heal everything and settle".into(),
+            Self::Rest { .. } => "wait until nothing changes".into(),
+            other => match serde_json::to_value(other).unwrap_or_default() {
+                Value::String(name) => name,
+                Value::Object(fields) => {
+                    let fields = fields
+                        .iter()
+                        .map(|(k, v)| format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), str::to_owned)));
+                    fields.collect::<Vec<_>>().join(", ")
+                }
+                _ => String::new(),
+            },
+        }
+    }
+
     /// A settlement with the default limits.
     pub fn settle() -> Self {
         Self::Settle { quiet: quiet(), within: limit() }
@@ -229,8 +275,15 @@ pub enum ParseError {
 }
 
 impl Scenario {
-    /// Parses YAML or JSON.
+    /// Parses YAML or JSON, and validates it.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let scenario = Self::decode(text)?;
+        scenario.validate()?;
+        Ok(scenario)
+    }
+
+    /// Parses YAML or JSON whose nodes are not known yet.
+    pub fn decode(text: &str) -> Result<Self, ParseError> {
         let mut documents = yaml::parse_strict(text)?;
         match (documents.pop(), documents.len()) {
             (Some(document), 0) => Self::from_value(document),
@@ -238,33 +291,48 @@ impl Scenario {
         }
     }
 
-    /// Decodes a scenario.
-    pub fn from_value(value: Value) -> Result<Self, ParseError> {
-        let scenario: Self = serde_path_to_error::deserialize(value).map_err(|e| {
+    fn from_value(value: Value) -> Result<Self, ParseError> {
+        serde_path_to_error::deserialize(value).map_err(|e| {
             let path = e.path().to_string();
             let path = if path == "." { "scenario".to_owned() } else { path };
             ParseError::Field { path, problem: e.into_inner().to_string() }
-        })?;
-        scenario.validate()?;
-        Ok(scenario)
+        })
     }
 
-    /// Values that the types allow, but make no sense.
-    fn validate(&self) -> Result<(), ParseError> {
+    /// The nodes, each with its own name.
+    pub fn node_specs(&self) -> Vec<NodeSpec> {
+        self.nodes.iter().flat_map(NodeSpec::each).collect()
+    }
+
+    /// Validates a scenario with its nodes.
+    pub fn validate(&self) -> Result<(), ParseError> {
+        let names: Vec<String> = self.node_specs().into_iter().map(|n| n.name).collect();
+        self.validate_with(&names)
+    }
+
+    /// Errors with the first value that the types allow, but makes no sense with these nodes.
+    pub fn validate_with(&self, nodes: &[String]) -> Result<(), ParseError> {
         let error = |path: String, problem: &str| Err(ParseError::Field { path, problem: problem.to_owned() });
         if let Some(l) = self.latency
             && l.maximum < l.minimum
         {
             return error("latency.maximum".into(), "must not be less than minimum");
         }
+        let mut known = BTreeSet::new();
         for (i, node) in self.nodes.iter().enumerate() {
-            for (field, text) in [("cpu", &node.cpu), ("memory", &node.memory)] {
-                if meta::Quantity::parse(text).is_err() {
-                    return error(format!("nodes[{i}].{field}"), &format!("{text:?} is not a quantity"));
-                }
+            if let Some((field, problem)) = node.problem() {
+                return error(format!("nodes[{i}].{field}"), &problem);
             }
-            if self.nodes[..i].iter().any(|other| other.name == node.name) {
-                return error(format!("nodes[{i}].name"), &format!("there are two nodes {:?}", node.name));
+            if let Some(twice) = node.each().into_iter().map(|n| n.name).find(|name| !known.insert(name.clone())) {
+                return error(format!("nodes[{i}].name"), &format!("there are two nodes {twice:?}"));
+            }
+        }
+        if let Some((field, problem)) = self.assume.as_ref().and_then(Assumptions::problem) {
+            return error(format!("assume.{field}"), &problem);
+        }
+        for (i, expectation) in self.expect.iter().enumerate() {
+            if let Some((field, problem)) = expectation.problem() {
+                return error(format!("expect[{i}].{field}"), &problem);
             }
         }
         for (i, component) in self.components.iter().enumerate() {
@@ -273,13 +341,14 @@ impl Scenario {
             }
         }
         for (i, step) in self.steps.iter().enumerate() {
-            self.validate_step(step).or_else(|(field, problem)| error(format!("steps[{i}].{field}"), &problem))?;
+            self.validate_step(step, nodes)
+                .or_else(|(field, problem)| error(format!("steps[{i}].{field}"), &problem))?;
         }
         Ok(())
     }
 
     /// The field and the problem of a step that can never be executed.
-    fn validate_step(&self, step: &Step) -> Result<(), (&'static str, String)> {
+    fn validate_step(&self, step: &Step, nodes: &[String]) -> Result<(), (&'static str, String)> {
         let component = |field, name: &String| {
             let known = name == crate::SCHEDULER || controllers::names().any(|n| n == name);
             let runs = self.components.is_empty() || self.components.contains(name);
@@ -290,7 +359,7 @@ impl Scenario {
             }
         };
         let node = |field, name: &String| {
-            let known = self.nodes.iter().any(|n| n.name == *name);
+            let known = nodes.contains(name);
             if known { Ok(()) } else { Err((field, format!("there is no node {name:?}"))) }
         };
         let object = |field, value: &Value| {
@@ -314,10 +383,15 @@ impl Scenario {
             Step::FailNode(n) => node("failNode", n),
             Step::HealNode(n) => node("healNode", n),
             Step::CutNode(n) => node("cutNode", n),
-            Step::Drain(n) => node("drain", n),
+            Step::Drain(d) => node("drain.node", &d.node),
+            Step::UpgradeNodes(u) => match u.problem() {
+                Some((field, problem)) => Err((field, problem)),
+                None => u.nodes.iter().try_for_each(|n| node("upgradeNodes.nodes", n)),
+            },
+            Step::Rollout(r) => r.problem().map_or(Ok(()), |problem| Err(("rollout", problem))),
             Step::Uncordon(n) => node("uncordon", n),
             Step::FlapNode { node: n, .. } => node("flapNode.node", n),
-            Step::JumpClock { of, .. } if of == "server" || self.nodes.iter().any(|n| n.name == *of) => Ok(()),
+            Step::JumpClock { of, .. } if of == "server" || nodes.contains(of) => Ok(()),
             Step::JumpClock { of, .. } => component("jumpClock.of", of),
             _ => Ok(()),
         }

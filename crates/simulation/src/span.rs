@@ -40,20 +40,33 @@ fn format(mut ms: u64) -> String {
     if text.is_empty() { "0s".into() } else { text }
 }
 
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&format(u64::try_from(self.0.as_millis()).unwrap_or(MAX)))
+    }
+}
+
 fn problem(text: &str) -> String {
     format!("{text:?} is not a duration such as 90s, 1h30m or 7d")
 }
 
+impl Span {
+    /// Parses a duration such as `90s`, `1h30m` or `7d`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        parse(text).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| problem(text))
+    }
+}
+
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&format(u64::try_from(self.0.as_millis()).unwrap_or(MAX)))
+        s.collect_str(self)
     }
 }
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
-        parse(&text).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(|| D::Error::custom(problem(&text)))
+        Self::parse(&text).map_err(D::Error::custom)
     }
 }
 

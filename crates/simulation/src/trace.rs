@@ -81,12 +81,17 @@ impl Trace {
         Self { pending, registry: registry.clone(), begun, tasks, objects, hash: 0, writes: 0, lines }
     }
 
+    /// When it began.
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun
+    }
+
     /// The virtual time since the start.
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// The newest objects, up to the last commit that was taken.
+    /// The newest objects without their managed fields, up to the last commit that was taken.
     pub fn objects(&self) -> &BTreeMap<Key, Arc<Value>> {
         &self.objects
     }
@@ -143,7 +148,14 @@ impl Trace {
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{revision} {at:?} {key} {}", String::from_utf8_lossy(bytes)));
         }
-        let new = put.then(|| Arc::new(serde_json::from_slice(bytes).unwrap_or(Value::Null)));
+        let new = put.then(|| {
+            let mut value: Value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
+            // They take half of the memory, and nothing here reads them.
+            if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.remove("managedFields");
+            }
+            Arc::new(value)
+        });
         let old = match &new {
             Some(new) => self.objects.insert(key.clone(), new.clone()),
             None => self.objects.remove(&key),

@@ -6,6 +6,7 @@
 
 mod authorities;
 mod running;
+mod sim;
 
 use http::StatusCode;
 use running::{BINARY, Running, failed, up, up_on};

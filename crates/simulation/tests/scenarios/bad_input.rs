@@ -4,6 +4,7 @@ use crate::objects::*;
 use client::{ListOptions, Patch, WriteOptions};
 use meta::Object;
 use serde_json::{Value, json};
+use simulation::operations::Drain;
 use simulation::scenario::{Propagation, Scenario, Step};
 use simulation::{NodeSpec, Offset, Run, Span, in_virtual_time};
 use std::time::Duration;
@@ -90,7 +91,7 @@ fn selectors_that_match_everything_are_refused_or_harmless() {
         Step::Create(deployment("web", 3, json!({}))),
         Step::Create(budget("all", json!({"selector": {}, "maxUnavailable": 1}))),
         seconds(20),
-        Step::Drain("n1".into()),
+        Step::Drain(Drain::in_background("n1")),
         seconds(60),
         Step::Uncordon("n1".into()),
     ];
@@ -184,7 +185,7 @@ fn clocks_that_jump_change_no_pods() {
                 seconds(60),
                 set_image("Deployment", "web", "app:2"),
                 seconds(60),
-                Step::Drain("n1".into()),
+                Step::Drain(Drain::in_background("n1")),
                 seconds(60),
                 Step::Uncordon("n1".into()),
             ];

@@ -3,6 +3,7 @@
 use crate::objects::*;
 use meta::Rng;
 use serde_json::{Value, json};
+use simulation::operations::Drain;
 use simulation::scenario::{Crash, Latency, Propagation, Scenario, Step};
 use simulation::{Caches, CrashPoint, NodeSpec, Offset, Span, WriteMatch};
 use std::sync::Arc;
@@ -136,7 +137,7 @@ pub fn scenario(target: &str, seed: u64) -> Scenario {
     }
     let latency = random.one_in(2).then(|| Latency { minimum: Span(Duration::ZERO), maximum: random.span(200) });
     let nodes = ["n1", "n2", "n3"].map(|name| NodeSpec::new(name, "4")).to_vec();
-    Scenario { seed, start: None, components, latency, nodes, steps }
+    Scenario { seed, components, latency, nodes, steps, ..Scenario::default() }
 }
 
 /// Targets in whose schedules the API server stops as well.
@@ -367,7 +368,9 @@ fn guarded(random: &Random) -> Vec<Value> {
 fn change_guarded(random: &Random) -> Vec<Step> {
     let node = random.pick(&["n1", "n2", "n3"]).to_owned();
     match random.below(6) {
-        0..=2 => vec![Step::Drain(node.clone()), Step::Advance(random.span(60_000)), Step::Uncordon(node)],
+        0..=2 => {
+            vec![Step::Drain(Drain::in_background(&node)), Step::Advance(random.span(60_000)), Step::Uncordon(node)]
+        }
         3 => vec![scale("Deployment", "web", random.range(2, 7))],
         4 => vec![Step::FailNode(node.clone()), Step::Advance(random.span(20_000)), Step::HealNode(node)],
         _ => vec![set_image("Deployment", "web", &format!("app:{}", random.range(1, 4)))],

@@ -1,0 +1,213 @@
+//! `kemudi sim`: rehearses a scenario against manifests or a copy of a running cluster, in virtual time.
+
+use crate::output::{note, print_line};
+use crate::system::SystemClock;
+use client::kubeconfig::{Overrides, Sources};
+use manifests::Document;
+use meta::{Clock, Value};
+use simulation::copy::{Copy, Source};
+use simulation::rehearsal::{Error, Options};
+use simulation::{Rehearsal, Scenario, Step, Verdict};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The exit codes, which docs/simulation.md lists. 1 is for failures of the machine or of the cluster.
+const FAILED: u8 = 1;
+const BAD_INPUT: u8 = 2;
+const BROKEN: u8 = 3;
+const UNFINISHED: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Exit codes:
+  0  everything that was expected held, and every PodDisruptionBudget
+  1  the cluster cannot be read, or a file cannot be written
+  2  the flags, the scenario or the manifests are wrong
+  3  a PodDisruptionBudget or an expectation was broken, or a step failed
+  4  the rehearsal did not come to its end within the timeout")]
+pub struct SimOptions {
+    /// Scenario to rehearse (YAML or JSON).
+    scenario: PathBuf,
+    /// File or directory with manifests; may be repeated.
+    #[arg(short = 'f', long, value_delimiter = ',')]
+    filename: Vec<String>,
+    /// Also read subdirectories.
+    #[arg(short = 'R', long, requires = "filename")]
+    recursive: bool,
+    /// Kustomization directory to build instead of reading files.
+    #[arg(short = 'k', long, conflicts_with = "filename")]
+    kustomize: Option<String>,
+    /// Namespace of manifests that name none.
+    #[arg(short = 'n', long, default_value = "default")]
+    namespace: String,
+    /// Copy a running cluster. It is only read, with lists; the contents of Secrets and ConfigMaps are not.
+    #[arg(long, conflicts_with_all = ["filename", "kustomize"])]
+    from_cluster: bool,
+    /// Kubeconfig file of the running cluster.
+    #[arg(long, requires = "from_cluster")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig.
+    #[arg(long, default_value = "", hide_default_value = true, requires = "from_cluster")]
+    context: String,
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value = "text")]
+    output: Format,
+    /// Also write the result to this file, as one HTML page that needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Virtual time that the steps may take, such as 90m or 12h.
+    #[arg(long, default_value = "4h", value_parser = simulation::Span::parse)]
+    timeout: simulation::Span,
+    /// Use another seed than the scenario's.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print only violations, and nothing if there are none.
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+/// Why there is no result.
+enum Failure {
+    Input(Vec<String>),
+    Other(String),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        match e {
+            Error::Input(problems) => Self::Input(problems),
+            Error::Runtime(e) => Self::Other(format!("cannot start a runtime: {e}")),
+        }
+    }
+}
+
+fn bad(problem: impl ToString) -> Failure {
+    Failure::Input(vec![problem.to_string()])
+}
+
+/// Rehearses, and writes the result. Returns the exit code.
+pub fn main(o: &SimOptions) -> ExitCode {
+    let (code, problems) = match rehearse(o) {
+        Ok(rehearsal) => match write(o, &rehearsal) {
+            Ok(()) => {
+                return ExitCode::from(match rehearsal.verdict {
+                    Verdict::Held => 0,
+                    Verdict::Broken => BROKEN,
+                    Verdict::Unfinished => UNFINISHED,
+                });
+            }
+            Err(problem) => (FAILED, vec![problem]),
+        },
+        Err(Failure::Input(problems)) => (BAD_INPUT, problems),
+        Err(Failure::Other(problem)) => (FAILED, vec![problem]),
+    };
+    for problem in problems {
+        note!("error: {}", simulation::printable(&problem));
+    }
+    ExitCode::from(code)
+}
+
+fn rehearse(o: &SimOptions) -> Result<Rehearsal, Failure> {
+    let name = o.scenario.display();
+    let text =
+        std::fs::read_to_string(&o.scenario).map_err(|e| bad(format!("open {name}: {}", manifests::os_message(&e))))?;
+    let mut scenario = Scenario::decode(&text).map_err(|e| bad(format!("{name}: {e}")))?;
+    if let Some(seed) = o.seed {
+        scenario.seed = seed;
+    }
+    read_applied_files(&mut scenario, o.scenario.parent().unwrap_or(Path::new(".")))?;
+    let copy = if o.from_cluster { from_cluster(o)? } else { from_manifests(o)? };
+    let options = Options { timeout: o.timeout.0 };
+    simulation::rehearse(scenario, &copy, &options).map_err(|e| match e {
+        Error::Input(problems) => {
+            // Problems of manifests name their file.
+            let of_manifest = |p: &String| copy.sources.iter().any(|s| p.starts_with(&s.origin));
+            Failure::Input(
+                problems.into_iter().map(|p| if of_manifest(&p) { p } else { format!("{name}: {p}") }).collect(),
+            )
+        }
+        e => e.into(),
+    })
+}
+
+/// Reads the files that steps apply. Paths are relative to the scenario.
+fn read_applied_files(scenario: &mut Scenario, base: &Path) -> Result<(), Failure> {
+    for step in &scenario.steps {
+        let Step::ApplyFiles(files) = step else { continue };
+        for file in files {
+            let path = base.join(file).to_string_lossy().into_owned();
+            let documents = manifests::read_files(&[path], false).map_err(problems)?;
+            let objects = documents.into_iter().map(|d| d.object.into_value()).collect();
+            scenario.files.insert(file.clone(), objects);
+        }
+    }
+    Ok(())
+}
+
+fn problems(errors: Vec<manifests::Error>) -> Failure {
+    Failure::Input(errors.iter().map(ToString::to_string).collect())
+}
+
+fn from_manifests(o: &SimOptions) -> Result<Copy, Failure> {
+    let mut notes = Vec::new();
+    let documents = match &o.kustomize {
+        Some(directory) => {
+            let (documents, warnings) = manifests::read_kustomization(directory).map_err(|e| problems(vec![e]))?;
+            notes.extend(warnings);
+            documents
+        }
+        None if o.filename.is_empty() => {
+            return Err(bad("one of --filename, --kustomize and --from-cluster is needed"));
+        }
+        None => manifests::read_files(&o.filename, o.recursive).map_err(problems)?,
+    };
+    let source = |d: Document| {
+        let Document { source, number, object } = d;
+        Source { object, origin: format!("{source}, document {number}") }
+    };
+    let files = o.kustomize.clone().unwrap_or_else(|| o.filename.join(", "));
+    let described = vec![format!("{} objects of {files}", documents.len())];
+    let sources = documents.into_iter().map(source).collect();
+    Ok(Copy { sources, live: false, namespace: o.namespace.clone(), described, notes })
+}
+
+fn from_cluster(o: &SimOptions) -> Result<Copy, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::Other(format!("cannot start a runtime: {e}")))?;
+    let environment = |name: &str| std::env::var(name).ok();
+    let overrides = Overrides { context: o.context.clone(), ..Overrides::default() };
+    let resolved = Sources::find(o.kubeconfig.clone(), environment).resolve(&overrides, environment).map_err(bad)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let server = resolved.https.server.clone();
+    runtime.block_on(async {
+        let client = resolved.client("kemudi-sim", &clock).await.map_err(bad)?.with_timeout(Duration::from_secs(120));
+        let read = simulation::snapshot::read(&client, &server).await;
+        read.map_err(|e| Failure::Other(format!("reading the cluster at {server}: {e}")))
+    })
+}
+
+fn write(o: &SimOptions, rehearsal: &Rehearsal) -> Result<(), String> {
+    if let Some(path) = &o.html {
+        std::fs::write(path, rehearsal.to_html())
+            .map_err(|e| format!("write {}: {}", path.display(), manifests::os_message(&e)))?;
+    }
+    match o.output {
+        Format::Json => {
+            let value: Value = rehearsal.to_json();
+            print_line!("{}", serde_json::to_string_pretty(&value).unwrap_or_default());
+        }
+        Format::Text if !o.quiet => print_line!("{}", rehearsal.to_text().trim_end()),
+        Format::Text if rehearsal.verdict != Verdict::Held => print_line!("{}", rehearsal.summary().trim_end()),
+        Format::Text => {}
+    }
+    Ok(())
+}

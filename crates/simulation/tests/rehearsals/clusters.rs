@@ -1,0 +1,113 @@
+//! Copies of running clusters.
+
+use crate::support::*;
+use serde_json::{Value, json};
+use simulation::scenario::Step;
+use simulation::timeline::Kind;
+use simulation::{Copy, Run, Scenario, Verdict, in_virtual_time, snapshot};
+
+/// A cluster with workloads of all kinds, after a rollout, and a copy of it.
+fn cluster_copy() -> Copy {
+    let set = |kind: &str, name: &str| {
+        let mut spec = json!({"selector": {"matchLabels": {"app": name}}, "template": {"metadata": {"labels": {"app": name}},
+            "spec": {"containers": [{"name": "c", "image": "x:1"}]}}});
+        if kind == "StatefulSet" {
+            spec["serviceName"] = name.into();
+            spec["replicas"] = 2.into();
+        }
+        json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+    };
+    let pod = |name: &str, owners: Value, annotation: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "ownerReferences": owners, "annotations": {annotation: "x"}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "x:1"}]}})
+    };
+    let rollout = json!({"kind": "Rollout", "apiVersion": "argoproj.io/v1", "name": "foreign", "uid": "no-such-uid", "controller": true});
+    let scenario = json!({
+        "nodes": [
+            {"name": "n1", "zones": ["a"], "taints": [{"key": "odd", "effect": "PreferNoSchedule"}]},
+            {"name": "n2", "zones": ["b"]},
+        ],
+        "components": ["deployment-controller", "replicaset-controller", "statefulset-controller", "daemon-set-controller", "disruption-controller",
+            "endpointslice-controller", "service-account-controller", "node-controller", "scheduler"],
+        "steps": [],
+    });
+    let scenario = Scenario::parse(&scenario.to_string()).unwrap();
+    let objects = web(3, Value::Null, json!({"maxUnavailable": 1}));
+    let result = in_virtual_time(async {
+        let mut run = Run::start(&scenario).await.unwrap();
+        for source in objects.sources {
+            run.execute(&Step::Create(source.object.into_value())).await.unwrap();
+        }
+        run.execute(&Step::Create(set("StatefulSet", "db"))).await.unwrap();
+        run.execute(&Step::Create(set("DaemonSet", "agent"))).await.unwrap();
+        run.execute(&Step::Create(pod("alone", json!([]), "note"))).await.unwrap();
+        run.execute(&Step::Create(pod("custom", json!([rollout]), "note"))).await.unwrap();
+        run.execute(&Step::Create(pod("static", json!([]), "kubernetes.io/config.mirror"))).await.unwrap();
+        run.execute(&Step::Rollout(
+            serde_json::from_value(json!({"object": "deployment/web", "image": "web:2"})).unwrap(),
+        ))
+        .await
+        .unwrap();
+        run.execute(&Step::Rollout(serde_json::from_value(json!({"object": "sts/db", "image": "x:2"})).unwrap()))
+            .await
+            .unwrap();
+        run.execute(&serde_json::from_value(json!({"advance": "1m"})).unwrap()).await.unwrap();
+        snapshot::read(&run.plane.client, "https://example").await.unwrap()
+    });
+    result.unwrap()
+}
+
+/// Clauses: G05.from-cluster
+#[test]
+fn a_copy_of_a_running_cluster_runs_on_as_it_was() {
+    let copy = cluster_copy();
+    let r = run(&copy, "{expect: [{available: {atLeast: 100%}}, {endpoints: {}}], steps: [{advance: 10m}]}");
+    assert_eq!(r.verdict, Verdict::Held, "{}", r.to_text());
+    let events: Vec<Kind> = r.timeline.iter().map(|e| e.kind).collect();
+    assert_eq!(events, [Kind::Step], "nothing happens by itself: {}", r.to_text());
+    let rows: Vec<(String, u64)> = r.workloads.iter().map(|w| (w.workload.to_string(), w.minimum)).collect();
+    let expected = [("daemonset default/agent", 2), ("deployment default/web", 3), ("statefulset default/db", 2)];
+    assert_eq!(rows, expected.map(|(name, n)| (name.to_owned(), n)));
+    assert!(
+        r.basis
+            .notes
+            .contains(&"1 objects belong to a Rollout, which was not copied: nothing creates them again".to_owned()),
+        "{:?}",
+        r.basis.notes
+    );
+    assert!(
+        r.basis.copied[0].starts_with("the cluster at https://example, read with lists alone: 4 namespaces, 2 nodes, "),
+        "{:?}",
+        r.basis.copied
+    );
+}
+
+/// Clauses: G05.from-cluster, G05.drain
+#[test]
+fn a_node_of_a_copy_is_drained() {
+    let copy = cluster_copy();
+    let r = run(&copy, "{expect: [{available: {object: deployment/web, atLeast: 2}}], steps: [{drain: {node: n1}}]}");
+    assert_eq!(r.verdict, Verdict::Broken, "a pod without a controller forbids it: {}", r.to_text());
+    assert!(r.violations[0].problem.ends_with("(use force to override): default/alone"), "{:?}", r.violations);
+    let r = run(
+        &copy,
+        "{expect: [{available: {object: deployment/web, atLeast: 2}}], steps: [{drain: {node: n1, force: true}}]}",
+    );
+    assert_eq!(r.verdict, Verdict::Held, "{}", r.to_text());
+    let evicted: Vec<String> =
+        r.timeline.iter().filter(|e| e.kind == Kind::Evicted).flat_map(|e| e.names.clone()).collect();
+    for name in ["alone", "custom"] {
+        assert!(evicted.iter().any(|n| n == name), "{evicted:?}");
+    }
+    assert!(!evicted.iter().any(|n| n.starts_with("agent") || n == "static"), "{evicted:?}");
+}
+
+/// Clauses: G05.from-cluster
+#[test]
+fn nodes_that_the_cluster_has_already_are_refused() {
+    let copy = cluster_copy();
+    let error = try_run(&copy, "{nodes: [{name: n1}], steps: []}").unwrap_err().to_string();
+    assert_eq!(error, "nodes: the cluster has a node \"n1\" already");
+    let r = run(&copy, "{nodes: [{name: extra}], steps: [{scale: {object: deployment/web, replicas: 20}}]}");
+    assert!(r.workloads.iter().any(|w| w.desired == 20), "{}", r.to_text());
+}

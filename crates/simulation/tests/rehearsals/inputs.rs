@@ -1,0 +1,151 @@
+//! Bad input, each with the error that names it; and scenarios that do not come to an end.
+
+use crate::support::*;
+use serde_json::Value;
+use simulation::rehearsal::{Error, Options};
+use simulation::{Scenario, Verdict, rehearse};
+use std::time::{Duration, Instant};
+
+#[track_caller]
+fn problems(copy: &simulation::Copy, scenario: &str) -> Vec<String> {
+    match try_run(copy, scenario) {
+        Err(Error::Input(problems)) => problems,
+        other => panic!("{scenario}: {:?}", other.map(|r| r.to_text())),
+    }
+}
+
+/// Clauses: G05.bad-input
+#[test]
+fn manifests_that_the_server_refuses_are_errors_with_their_document() {
+    let manifests = "
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, spec: {replicas: -1, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: ok}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {port: 80}}
+---
+{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n}}
+";
+    let found = problems(&copy(manifests), "steps: []");
+    let expected = [
+        "a.yaml, document 3: ",
+        "a.yaml, document 4: no matches for kind \"Widget\" in version \"example.com/v1\"; ensure CRDs are installed first",
+        "a.yaml, document 1: Deployment.apps \"a\" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+    ];
+    for expected in expected {
+        assert!(found.iter().any(|p| p.starts_with(expected)), "{expected}: {found:#?}");
+    }
+    assert!(
+        found.iter().any(|p| p.contains("unknown field \"spec.port\"") || p.contains(".spec.port: field not declared")),
+        "{found:#?}"
+    );
+    assert!(!found.iter().any(|p| p.contains("document 2")), "{found:#?}");
+}
+
+/// Clauses: G05.bad-input, G05.scenario
+#[test]
+fn mistakes_in_scenarios_are_named_with_their_path() {
+    let copy = web(1, Value::Null, Value::Null);
+    for (scenario, expected) in [
+        ("steps: [{drain: {node: n9}}]", "steps[0].drain.node: there is no node \"n9\""),
+        ("steps: [{failZone: mars}]", "steps[0]: no node is in the zone \"mars\""),
+        (
+            "steps: [{create: {apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: w}}}]",
+            "steps[0]: MutatingWebhookConfiguration: nothing outside the simulation is called",
+        ),
+        ("steps: [{upgradeNodes: {}}]", "steps[0].upgradeNodes: must have either nodes or selector"),
+        ("steps: [{upgradeNodes: {selector: '!!'}}]", "steps[0].upgradeNodes.selector: "),
+        (
+            "steps: [{upgradeNodes: {nodes: [node-1], maxUnavailable: 0}}]",
+            "steps[0].upgradeNodes.maxUnavailable: must be at least 1",
+        ),
+        ("steps: [{rollout: {object: service/web}}]", "steps[0].rollout: Service has no rollouts"),
+        ("{assume: {spread: 101}, steps: []}", "assume.spread: must be at most 100"),
+        ("{assume: {pods: [{ready: 1s}]}, steps: []}", "assume.pods[0]: must have image, labels or workload"),
+        ("{nodes: [{name: a, count: 20000}], steps: []}", "nodes[0].count: must be at most 10000"),
+        (
+            "{nodes: [{name: a, taints: [{key: a, effect: Never}]}], steps: []}",
+            "nodes[0].taints[0].effect: must be one of",
+        ),
+        ("{nodes: [{name: a, count: 3}, {name: a-2}], steps: []}", "nodes[1].name: there are two nodes \"a-2\""),
+        (
+            "{expect: [{available: {object: service/web, atLeast: 1}}], steps: []}",
+            "expect[0].available.object: Service has no available pods",
+        ),
+        (
+            "{expect: [{available: {object: deployment/db, atLeast: 1}}], steps: []}",
+            "expect[0].available.object: there is no deployment default/db",
+        ),
+        (
+            "steps: [{scale: {object: deployment/db, replicas: 1}}]",
+            "steps[0]: scale: deployments.apps \"db\" not found",
+        ),
+        ("steps: [{scale: {object: deployment/web, replicas: -1}}]", "steps[0]: scale: "),
+    ] {
+        let found = problems(&copy, scenario);
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{scenario}: {found:?}");
+    }
+    for (scenario, expected) in [
+        ("steps: [{drain: n1}]", "steps[0].drain: invalid type: string \"n1\", expected struct Drain"),
+        (
+            "steps: [{drain: {node: a, timeout: -5m}}]",
+            "steps[0].drain.timeout: \"-5m\" is not a duration such as 90s, 1h30m or 7d",
+        ),
+        ("steps: [{drain: {node: a, ignoreDaemonSets: true}}]", "unknown field `ignoreDaemonSets`"),
+        ("{assume: {redy: 1s}, steps: []}", "assume.redy: unknown field `redy`"),
+        (
+            "{expect: [{available: {object: deployment/web, atLeast: 200%}}], steps: []}",
+            "is neither a number of pods nor a percentage such as 90%",
+        ),
+        (
+            "{expect: [{available: {object: rollout/web, atLeast: 1}}], steps: []}",
+            "there is no built-in kind \"rollout\"",
+        ),
+        ("{expect: [{alive: {}}], steps: []}", "expect[0]: unknown variant `alive`"),
+        ("{nodes: [{name: a, count: -1}], steps: []}", "nodes[0].count: invalid value: integer `-1`, expected u32"),
+    ] {
+        let error = Scenario::decode(scenario).expect_err(scenario).to_string();
+        assert!(error.contains(expected), "{scenario}: {error}");
+    }
+}
+
+/// Clauses: G05.bad-input
+#[test]
+fn without_nodes_every_pod_is_pending() {
+    let r = run(
+        &web(2, Value::Null, Value::Null),
+        "{nodes: [{name: a, count: 0}], expect: [{pending: {atMost: 5m}}], steps: [{advance: 10m}]}",
+    );
+    assert_eq!((r.verdict, r.violations.len()), (Verdict::Broken, 2), "{}", r.to_text());
+    assert!(r.violations[0].cause.as_ref().is_some_and(|c| c.starts_with("no nodes available to schedule pods")));
+    assert!(r.basis.notes.contains(&"there are no nodes: no pod can run".to_owned()));
+}
+
+/// Clauses: G05.bad-input
+#[test]
+fn a_scenario_that_never_settles_ends_at_the_timeout() {
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: again}, spec: {backoffLimit: 100000, completions: 100000, parallelism: 2, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}";
+    let scenario = Scenario::decode("steps: [{rest: {within: 400d}}]").unwrap();
+    let options = Options { timeout: Duration::from_secs(3600) };
+    #[allow(clippy::disallowed_methods, reason = "the time of the machine is what counts here")]
+    let begun = Instant::now();
+    let r = rehearse(scenario, &copy(job), &options).unwrap();
+    assert_eq!(r.verdict, Verdict::Unfinished);
+    let problem = r.problem.clone().unwrap();
+    assert!(
+        problem.starts_with("After 1h00m00s, the timeout, the rehearsal had not come to rest; it was at steps[0]"),
+        "{problem}"
+    );
+    assert!(problem.contains("The last writes: ") && problem.contains("pods/default/again-"), "{problem}");
+    assert!(r.to_text().contains(&problem));
+    assert!(begun.elapsed() < Duration::from_secs(300));
+    // The jobs of CronJobs do not count.
+    let cron = format!(
+        "{{apiVersion: batch/v1, kind: CronJob, metadata: {{name: tick}}, spec: {{schedule: '* * * * *', jobTemplate: {{spec: {}}}}}}}",
+        "{template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}"
+    );
+    let r = run(&copy(&cron), "steps: [{rest: {}}]");
+    assert_eq!(r.verdict, Verdict::Held, "{}", r.to_text());
+}
