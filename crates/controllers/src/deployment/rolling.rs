@@ -184,7 +184,7 @@ mod tests {
     }
 
     /// The example of the documentation: 10 replicas, 8 old and 5 new in mid-rollout, scaled to 15.
-    /// Clauses: C06
+    /// Clauses: C06.numbers
     #[test]
     fn proportional_scaling() {
         let d = deployment(15, json!(3), json!(2));

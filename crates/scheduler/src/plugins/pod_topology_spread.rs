@@ -398,3 +398,7 @@ impl NodeScore for Spread<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "pod_topology_spread_tests.rs"]
+mod tests;
