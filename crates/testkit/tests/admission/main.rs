@@ -10,6 +10,7 @@ mod plugins;
 mod pod_preset;
 mod pod_security;
 mod policies;
+mod priorities;
 mod quota;
 mod webhooks;
 

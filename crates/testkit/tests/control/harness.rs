@@ -118,6 +118,7 @@ impl Plane {
             "leases" => kind("coordination.k8s.io", "leases", "Lease", true),
             "deployments" => kind("apps", "deployments", "Deployment", true),
             "replicasets" => kind("apps", "replicasets", "ReplicaSet", true),
+            "replicationcontrollers" => kind("", "replicationcontrollers", "ReplicationController", true),
             "statefulsets" => kind("apps", "statefulsets", "StatefulSet", true),
             "daemonsets" => kind("apps", "daemonsets", "DaemonSet", true),
             "poddisruptionbudgets" => kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", true),

@@ -8,6 +8,7 @@ mod autoscaling;
 mod batch;
 mod budgets;
 mod certificates;
+mod controllers;
 mod custom;
 mod daemons;
 mod devices;

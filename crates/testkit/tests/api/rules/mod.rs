@@ -175,6 +175,8 @@ async fn limits_of_claims_and_of_others() {
 }
 
 /// Names of priority classes that begin as the system's are the system's, which nobody deletes.
+/// Clauses: Q01.system
+/// Clauses: Q01.system
 #[tokio::test]
 async fn the_systems_priority_classes() {
     const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
