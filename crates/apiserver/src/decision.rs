@@ -1,6 +1,7 @@
 //! `GET /kemudi/v1/namespaces/NAMESPACE/RESOURCE/NAME/decision`: why a component has decided what it has about an object.
 //!
-//! The path is not below `/api` or `/apis`, so that discovery and OpenAPI stay those of Kubernetes. It is authorized like reading the object.
+//! The path is not below `/api` or `/apis`, so that discovery and OpenAPI stay those of Kubernetes. It is authorized like reading the object, and needs the
+//! permission to list the resource whose objects every decision names (nodes).
 //! The names of other objects are shown to those who may list them.
 
 use crate::Server;
@@ -23,6 +24,9 @@ const MOST_NAMESPACES: usize = 20;
 pub trait DecisionSource: Send + Sync {
     /// The resource of the objects.
     fn resource(&self) -> GroupResource;
+
+    /// The core resource whose objects every decision names: who may not list it, may not read decisions.
+    fn shows(&self) -> GroupResource;
 
     /// The decision about an object; none if the component does not run on this server, or has nothing to decide.
     async fn decision(&self, uid: &str) -> Option<Box<dyn DecisionReport>>;
@@ -69,6 +73,18 @@ impl Server {
             let decisions = GroupResource { group: "kemudi".into(), resource: "decisions".into() };
             return Err(Status::not_found(&decisions, &target.name));
         };
+        // A decision names nodes, with their labels and taints.
+        let nodes = Attributes {
+            user: user.clone(),
+            verb: "list".into(),
+            resource: source.shows().resource,
+            namespace: String::new(),
+            name: String::new(),
+            ..attributes.clone()
+        };
+        if !matches!(self.authorizer.decide(&nodes).await, Decision::Allow(_)) {
+            return Err(crate::authorize::forbidden(&nodes, "a decision names them"));
+        }
         let mut readable = BTreeSet::new();
         for namespace in report.namespaces().into_iter().take(MOST_NAMESPACES) {
             let list = Attributes {

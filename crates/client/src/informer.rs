@@ -81,8 +81,7 @@ impl<V: View> Informer<V> {
     /// Waits while the watch is interrupted, until the cache shows what happened meanwhile. Caches that recover at different times contradict
     /// each other.
     pub async fn connected(&self) {
-        // The sender is never dropped here.
-        let _ = self.shared.connected.subscribe().wait_for(|connected| *connected).await;
+        self.shared.connection.wait().await;
     }
 
     /// Whether the first list has been delivered to the handlers.

@@ -92,6 +92,10 @@ impl DecisionSource for PodDecisions {
         GroupResource { group: String::new(), resource: "pods".into() }
     }
 
+    fn shows(&self) -> GroupResource {
+        GroupResource { group: String::new(), resource: "nodes".into() }
+    }
+
     async fn decision(&self, uid: &str) -> Option<Box<dyn DecisionReport>> {
         Some(Box::new(PodDecision(self.0.explain(uid).await?)))
     }

@@ -15,6 +15,8 @@ use crate::filters::Filters;
 use crate::framework::Framework;
 use crate::pod::Pod;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How many names of nodes that fit are listed.
 const MOST_NAMES: usize = 5;
@@ -32,6 +34,9 @@ pub struct Explanation {
     /// Why the pod is refused whatever the node is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Shortfall>,
+    /// The number of nodes that were not looked at, because the time was up.
+    #[serde(skip_serializing_if = "shortfall::is_zero")]
+    pub unexplained_count: usize,
     /// The nodes that do not fit, in the order in which they are searched.
     pub nodes: Vec<NodeExplanation>,
     /// Changes each of which makes the pod fit, the smallest first.
@@ -61,12 +66,19 @@ pub struct Suggestion {
     pub message: String,
 }
 
-/// Explains why no node fits a pod, from the state of a cluster.
-pub fn explain(framework: &Framework, pod: &Pod, cluster: &Cluster) -> Explanation {
+/// Explains why no node fits a pod, from the state of a cluster. What takes longer than `limit` is left out: pods can have hundreds of
+/// terms, and clusters thousands of nodes.
+pub fn explain(framework: &Framework, pod: &Pod, cluster: &Cluster, limit: Duration) -> Explanation {
+    let end = Instant::now() + limit;
+    let is_over = || Instant::now() >= end;
     let mut e = Explanation { node_count: cluster.live(), ..Explanation::default() };
     match Filters::new(framework, pod, cluster) {
         Ok(filters) => {
             for node in cluster.search_order().iter().filter_map(|slot| cluster.nodes().get(*slot)) {
+                if is_over() {
+                    e.unexplained_count += 1;
+                    continue;
+                }
                 let shortfalls = filters.shortfalls(node);
                 if shortfalls.is_empty() {
                     e.fitting_count += 1;
@@ -85,9 +97,9 @@ pub fn explain(framework: &Framework, pod: &Pod, cluster: &Cluster) -> Explanati
             }
         }
     }
-    if e.fitting_count == 0 && e.node_count > 0 {
-        e.suggestions = suggest::suggestions(framework, pod, cluster, &e.nodes);
-        if e.suggestions.is_empty() {
+    if e.fitting_count == 0 && e.node_count > 0 && !is_over() {
+        e.suggestions = suggest::suggestions(framework, pod, cluster, &e.nodes, &is_over);
+        if e.suggestions.is_empty() && !is_over() {
             e.nearest = suggest::nearest(&e.nodes);
         }
     }

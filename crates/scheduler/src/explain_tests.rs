@@ -4,6 +4,7 @@ use crate::configuration::Configuration;
 use crate::plugins::Handle;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn node(name: &str, cpu: &str, spec: Value, labels: Value) -> Arc<NodeEntry> {
     let v = json!({
@@ -26,7 +27,7 @@ fn container(cpu: &str) -> Value {
 
 fn explained(pod: &Pod, cluster: &Cluster) -> Explanation {
     let frameworks = crate::frameworks(&Configuration::default(), &Handle::default(), &[]).unwrap();
-    explain(&frameworks["default-scheduler"], pod, cluster)
+    explain(&frameworks["default-scheduler"], pod, cluster, Duration::from_secs(60))
 }
 
 fn messages(e: &Explanation) -> Vec<&str> {
@@ -149,4 +150,17 @@ fn explains_thousands_of_nodes_fast() {
     let limit = if cfg!(debug_assertions) { 5 } else { 1 };
     assert!(took.as_secs() < limit, "{took:?}");
     println!("5,000 nodes explained in {took:?}");
+}
+
+/// Clauses: G01.pending
+#[test]
+fn what_takes_too_long_is_left_out() {
+    let mut cluster = Cluster::default();
+    for n in 0..10 {
+        cluster.set_node(node(&format!("n{n}"), "1", json!({}), json!({})));
+    }
+    let frameworks = crate::frameworks(&Configuration::default(), &Handle::default(), &[]).unwrap();
+    let p = pod("p", json!({"containers": container("2")}));
+    let e = explain(&frameworks["default-scheduler"], &p, &cluster, Duration::ZERO);
+    assert_eq!((e.node_count, e.unexplained_count, e.nodes.len(), e.suggestions.len()), (10, 10, 0, 0));
 }

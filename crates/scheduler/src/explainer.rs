@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// What a running scheduler knows of a waiting pod.
@@ -59,6 +60,9 @@ pub struct Explainer {
     turn: Arc<Semaphore>,
 }
 
+/// How long one explanation may take, so that a pod with very many terms delays others little.
+const LIMIT: Duration = Duration::from_secs(2);
+
 impl Default for Explainer {
     fn default() -> Self {
         Self { requests: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
@@ -87,7 +91,7 @@ impl Explainer {
                 time: meta::time::format(state.time),
                 queue: state.position,
                 last_decision: state.last_decision,
-                explanation: explain(&state.framework, &state.pod, &state.cluster),
+                explanation: explain(&state.framework, &state.pod, &state.cluster, LIMIT),
             }
         });
         explained.await.ok()

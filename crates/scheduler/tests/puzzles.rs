@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many puzzles of each kind must have a recorded answer, whatever the random numbers are.
 const FLOORS: [(&str, usize); 4] = [("bound", 270), ("preempts", 31), ("pending", 73), ("message", 104)];
@@ -181,7 +182,7 @@ fn every_suggested_change_makes_the_pod_fit() {
     let pending = |p: &Value| pod("pending", &p["labels"], p["spec"].clone(), &p["priority"]);
     let (mut explained, mut suggested, mut kinds) = (0, 0, BTreeSet::new());
     for puzzle in puzzles() {
-        let e = explain(framework, &pending(&puzzle), &cluster(&puzzle));
+        let e = explain(framework, &pending(&puzzle), &cluster(&puzzle), Duration::from_secs(60));
         let node = puzzle["answers"][0]["node"].as_str();
         assert_eq!(e.fitting_count > 0, node.is_some(), "{}", puzzle["seed"]);
         if node.is_some() {

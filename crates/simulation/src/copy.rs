@@ -128,6 +128,11 @@ pub(crate) fn calls_out(object: &Value) -> bool {
         || object["spec"]["conversion"]["strategy"] == "Webhook"
 }
 
+/// Whether a patch of an object of a kind could make the server call something.
+pub(crate) fn may_call_out(kind: &str, patch: &Value) -> bool {
+    CALLING.contains(&kind) || !patch["spec"]["conversion"].is_null()
+}
+
 /// Whether an APIService is served by the server itself.
 fn is_local(object: &Object) -> bool {
     object.kind() == "APIService" && object.at(&["spec", "service"]).is_none_or(Value::is_null)
@@ -315,6 +320,8 @@ impl Loader<'_> {
                 }
             }
             "Pod" => _ = object.remove(&["spec", "ephemeralContainers"]),
+            // The selector names the job's UID in its cluster, which its pods have as a label.
+            "Job" if object.at(&["spec", "selector"]).is_some() => object.set(&["spec", "manualSelector"], true),
             "PersistentVolume" => {
                 let claim = object.str_at(&["spec", "claimRef", "uid"]).and_then(|uid| self.uids.get(uid)).cloned();
                 if let Some(claim) = claim {

@@ -8,7 +8,7 @@ use crate::operations;
 use crate::recorder::Recorder;
 use crate::scenario::{Condition, ObjectName, Propagation, Scenario, Step};
 use crate::trace::{Commit, Trace};
-use client::{DeleteOptions, Patch, WriteOptions};
+use client::{DeleteOptions, FieldValidation, Patch, WriteOptions};
 use jiff::SignedDuration;
 use meta::{Object, Value};
 use serde_json::json;
@@ -288,7 +288,8 @@ impl Run {
             Step::Apply(value) => self.apply(value).await?,
             Step::Patch { object, patch } => {
                 let patch = Patch::Merge(patch.clone());
-                let patched = self.api(object)?.patch(&object.name, &WriteOptions::default(), &patch).await;
+                let options = WriteOptions { field_validation: FieldValidation::Strict, ..WriteOptions::default() };
+                let patched = self.api(object)?.patch(&object.name, &options, &patch).await;
                 patched.map_err(|e| request("patch", &e))?;
             }
             Step::Scale { object, replicas } => {

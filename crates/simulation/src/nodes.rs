@@ -311,6 +311,7 @@ impl Agent {
         let Some(pod) = current else { return };
         let phase = pod.view["status"]["phase"].as_str().unwrap_or("Pending");
         if matches!(phase, "Succeeded" | "Failed") {
+            state.containers.remove(&uid);
             if pod.meta.is_deleting() {
                 self.spawn(state.epoch, key, &uid, Work::Remove);
             }
@@ -516,8 +517,8 @@ impl Task {
             if self.runs() {
                 self.agent.shared.stopped(&self.key, &self.uid);
                 self.update(|c| c.exited = true);
+                // The container is remembered until the cache shows its end: a late cache shows a running pod.
                 self.report(Report::Exited(code)).await;
-                self.forget();
             }
         }
     }

@@ -107,6 +107,9 @@ pub struct Rollout {
     pub background: bool,
 }
 
+/// The timeout of a drain that has none.
+const NO_LIMIT: std::time::Duration = std::time::Duration::from_secs(365 * 86_400);
+
 fn timeout() -> Span {
     Span(Duration::from_secs(600))
 }
@@ -252,7 +255,9 @@ impl Operator {
     }
 
     async fn evict_all(&self, d: &Drain) -> DrainEnd {
-        let end = Instant::now() + d.timeout.0;
+        // As in kubectl, zero is no limit.
+        let timeout = if d.timeout.0.is_zero() { NO_LIMIT } else { d.timeout.0 };
+        let end = Instant::now() + timeout;
         loop {
             let left = match self.pods(d).await {
                 Ok(left) if left.is_empty() => return DrainEnd::Done,

@@ -3,7 +3,7 @@
 //! The copy is loaded and comes to rest first; what happens then is measured from the first step on.
 
 use crate::assumptions::Assumptions;
-use crate::copy::{Copy, calls_out};
+use crate::copy::{Copy, calls_out, may_call_out};
 use crate::driver::{Failure, Reason, Rehearsed, Run, in_virtual_time};
 use crate::journal::{Journal, Note};
 use crate::node_spec::{NodeSpec, ZONE};
@@ -82,8 +82,12 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
             Step::ApplyFiles(files) => files.iter().filter_map(|f| scenario.files.get(f)).flatten().collect(),
             _ => Vec::new(),
         };
-        if let Some(object) = objects.into_iter().find(|o| calls_out(o)) {
-            let kind = object["kind"].as_str().unwrap_or_default();
+        let object = objects.into_iter().find(|o| calls_out(o)).map(|o| o["kind"].as_str().unwrap_or_default());
+        let patched = match step {
+            Step::Patch { object, patch } if may_call_out(&object.kind, patch) => Some(&*object.kind),
+            _ => None,
+        };
+        if let Some(kind) = object.or(patched) {
             return Err(input(format!("steps[{i}]: {kind}: nothing outside the simulation is called")));
         }
     }

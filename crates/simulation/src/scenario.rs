@@ -274,6 +274,9 @@ pub enum ParseError {
     Field { path: String, problem: String },
 }
 
+/// How deep the objects of a scenario may be nested.
+const MOST_LEVELS: usize = 1_000;
+
 impl Scenario {
     /// Parses YAML or JSON, and validates it.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
@@ -284,6 +287,10 @@ impl Scenario {
 
     /// Parses YAML or JSON whose nodes are not known yet.
     pub fn decode(text: &str) -> Result<Self, ParseError> {
+        if meta::depth::of_text(text.as_bytes()) > MOST_LEVELS {
+            let problem = format!("is nested deeper than {MOST_LEVELS} levels");
+            return Err(ParseError::Field { path: "scenario".into(), problem });
+        }
         let mut documents = yaml::parse_strict(text)?;
         match (documents.pop(), documents.len()) {
             (Some(document), 0) => Self::from_value(document),

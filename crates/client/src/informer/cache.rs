@@ -14,11 +14,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Bound, Deref};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, LazyLock, Weak};
 use supervisor::panics::caught_now;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -385,6 +385,39 @@ struct Store<V> {
     indexes: BTreeMap<&'static str, Index<V>>,
 }
 
+/// Whether an informer has its connection. Wakes those that wait in their order; tokio's `watch` does so in a random one, which would make
+/// simulations unrepeatable.
+#[derive(Default)]
+pub(super) struct Connection {
+    lost: AtomicBool,
+    changed: Notify,
+}
+
+impl Connection {
+    pub(super) fn get(&self) -> bool {
+        !self.lost.load(Acquire)
+    }
+
+    pub(super) fn set(&self, connected: bool) {
+        if self.lost.swap(!connected, AcqRel) && connected {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Waits until there is a connection.
+    pub(super) async fn wait(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.get() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
 pub(super) struct Shared<V> {
     store: RwLock<Store<V>>,
     /// Locked while an event is delivered, so that a new handler misses no event and gets none twice.
@@ -394,7 +427,7 @@ pub(super) struct Shared<V> {
     /// The store shows all changes up to this revision.
     pub(super) revision: AtomicU64,
     /// False from the end of a watch until the next one has delivered what happened meanwhile.
-    pub(super) connected: watch::Sender<bool>,
+    pub(super) connection: Connection,
 }
 
 impl<V: View> Shared<V> {
@@ -402,8 +435,8 @@ impl<V: View> Shared<V> {
         let store =
             Store { entries: BTreeSet::new(), by_controller: BTreeMap::new(), orphans: None, indexes: BTreeMap::new() };
         let (store, handlers) = (RwLock::new(store), Mutex::new(Vec::new()));
-        let (revision, connected) = (AtomicU64::new(0), watch::Sender::new(true));
-        Self { store, handlers, forever: Arc::new(()), revision, connected }
+        let (revision, connection) = (AtomicU64::new(0), Connection::default());
+        Self { store, handlers, forever: Arc::new(()), revision, connection }
     }
 
     /// Notes that everything up to a revision was stored.

@@ -11,7 +11,7 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use supervisor::flag;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// The objects of a resource to list and watch; `Default` is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,13 +36,13 @@ pub struct Informers {
     shutdown: Shutdown,
     held: Arc<Mutex<Held>>,
     /// Wakes informers without a connection when the server answers another one.
-    recoveries: watch::Sender<()>,
+    recoveries: Arc<Notify>,
 }
 
 impl Informers {
     /// Creates a factory without informers. `rng` spreads retries of failed watches.
     pub fn new(client: Client, rng: Arc<dyn Rng>, shutdown: Shutdown) -> Self {
-        Self { client, rng, shutdown, held: Arc::default(), recoveries: watch::Sender::default() }
+        Self { client, rng, shutdown, held: Arc::default(), recoveries: Arc::default() }
     }
 
     /// The client that lists and watches.

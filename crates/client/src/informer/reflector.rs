@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use supervisor::Setter;
 use supervisor::panics::caught;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// A watch that ends sooner than this without an event counts as a failure.
@@ -65,8 +65,8 @@ pub(super) struct Reflector<V> {
     pub shared: Arc<Shared<V>>,
     pub synced: Setter,
     pub rng: Arc<dyn Rng>,
-    /// Changes when the server answers an informer of the same client again.
-    pub recoveries: watch::Sender<()>,
+    /// Notified when the server answers an informer of the same client again.
+    pub recoveries: Arc<Notify>,
 }
 
 impl<V: View> Reflector<V> {
@@ -75,7 +75,9 @@ impl<V: View> Reflector<V> {
         let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30), 2.0, 1.0);
         let mut state = State::List { resource_version: "0" };
         loop {
-            let mut recovered = self.recoveries.subscribe();
+            let recovered = self.recoveries.notified();
+            tokio::pin!(recovered);
+            recovered.as_mut().enable();
             state = match state {
                 State::List { resource_version } => match self.caught("list", self.list(resource_version)).await {
                     Ok(at) => {
@@ -90,8 +92,8 @@ impl<V: View> Reflector<V> {
                         self.log_error("list", &e);
                         let delay = tokio::time::sleep(backoff.next(&*self.rng));
                         if e.is_unanswered() {
-                            self.shared.connected.send_replace(false);
-                            Self::recovered(&mut recovered, delay).await;
+                            self.shared.connection.set(false);
+                            Self::recovered(recovered, delay).await;
                         } else {
                             self.answered();
                             self.connected();
@@ -103,7 +105,7 @@ impl<V: View> Reflector<V> {
                 State::Watch { resource_version } => {
                     let start = Instant::now();
                     let ended = self.caught("watch", self.watched(resource_version)).await;
-                    self.shared.connected.send_replace(false);
+                    self.shared.connection.set(false);
                     match ended {
                         Err(error) => {
                             self.log_error("watch", &error);
@@ -113,6 +115,8 @@ impl<V: View> Reflector<V> {
                         Ok(Ended::Expired) => State::List { resource_version: "" },
                         Ok(Ended::Time { resource_version }) => {
                             if start.elapsed() < TOO_SHORT {
+                                // A server that ends all its watches at once would keep the cache unconnected for ever.
+                                self.connected();
                                 tokio::time::sleep(backoff.next(&*self.rng)).await;
                             } else {
                                 backoff.reset();
@@ -133,7 +137,7 @@ impl<V: View> Reflector<V> {
                         Ok(Ended::Unanswered { resource_version, error }) => {
                             self.log_error("watch", &error);
                             let delay = tokio::time::sleep(backoff.next(&*self.rng));
-                            Self::recovered(&mut recovered, delay).await;
+                            Self::recovered(recovered, delay).await;
                             State::Watch { resource_version }
                         }
                     }
@@ -144,21 +148,21 @@ impl<V: View> Reflector<V> {
 
     /// The server answered this informer. Others need not wait longer.
     fn answered(&self) {
-        if !*self.shared.connected.borrow() {
-            self.recoveries.send_replace(());
+        if !self.shared.connection.get() {
+            self.recoveries.notify_waiters();
         }
     }
 
     /// The cache shows what happened while there was no connection, or nothing more can be expected.
     fn connected(&self) {
-        self.shared.connected.send_replace(true);
+        self.shared.connection.set(true);
     }
 
     /// Waits for a delay, or until the server answers another informer.
-    async fn recovered(recovered: &mut watch::Receiver<()>, delay: impl Future<Output = ()>) {
+    async fn recovered(recovered: impl Future<Output = ()>, delay: impl Future<Output = ()>) {
         tokio::select! {
             biased;
-            _ = recovered.changed() => {}
+            () = recovered => {}
             () = delay => {}
         }
     }

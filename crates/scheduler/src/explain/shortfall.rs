@@ -58,7 +58,7 @@ impl From<&Pod> for PodName {
     }
 }
 
-fn is_zero(n: &usize) -> bool {
+pub(super) fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 

@@ -43,9 +43,19 @@ impl Rng for First {
 }
 
 /// The changes each of which makes the pod fit a node, the smallest first. `nodes`: what the pod misses on each node.
-pub fn suggestions(framework: &Framework, pod: &Pod, cluster: &Cluster, nodes: &[NodeExplanation]) -> Vec<Suggestion> {
+/// None are looked for any more when the time is over.
+pub fn suggestions(
+    framework: &Framework,
+    pod: &Pod,
+    cluster: &Cluster,
+    nodes: &[NodeExplanation],
+    is_over: &dyn Fn() -> bool,
+) -> Vec<Suggestion> {
     let mut found: Vec<Suggestion> = Vec::new();
     for candidate in candidates(nodes).into_iter().take(MOST_TRIED) {
+        if is_over() {
+            return found;
+        }
         let fitting = match candidate.change.subject() {
             Subject::Node => after_node_change(framework, pod, cluster, &candidate),
             _ => after_pod_change(framework, pod, cluster, &candidate),

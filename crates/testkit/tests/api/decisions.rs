@@ -24,6 +24,10 @@ impl DecisionSource for Source {
         GroupResource { group: String::new(), resource: "pods".into() }
     }
 
+    fn shows(&self) -> GroupResource {
+        GroupResource { group: String::new(), resource: "nodes".into() }
+    }
+
     async fn decision(&self, uid: &str) -> Option<Box<dyn DecisionReport>> {
         (uid != self.without).then(|| Box::new(Report) as Box<dyn DecisionReport>)
     }
@@ -67,6 +71,20 @@ async fn decisions_are_shown_to_readers_of_the_object() {
     let (code, body) = get(&admin, &path("a")).await;
     let expect = json!({"kind": "Decision", "apiVersion": "kemudi/v1", "readable": ["default", "hidden"]});
     assert_eq!((code, &body), (200, &expect));
+    // A decision names nodes.
+    let (code, body) = get(&reader, &path("a")).await;
+    assert_eq!(
+        (code, body["message"].as_str().unwrap().contains("cannot list resource \"nodes\"")),
+        (403, true),
+        "{body}"
+    );
+    let rules = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    made(&c, &format!("{rbac}/clusterroles"), json!({"metadata": {"name": "nodes"}, "rules": rules})).await;
+    let binding = json!({"metadata": {"name": "nodes"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nodes"},
+        "subjects": [{"kind": "User", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}]});
+    made(&c, &format!("{rbac}/clusterrolebindings"), binding).await;
+    c.rbac.load(&c.server.registry.store);
     let (code, body) = get(&reader, &path("a")).await;
     assert_eq!((code, &body["readable"]), (200, &json!([])), "the reader may not list pods");
     let (code, body) = get(&reader, &path("b")).await;

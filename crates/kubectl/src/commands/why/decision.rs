@@ -9,6 +9,10 @@ use scheduler::listing::LISTED;
 use scheduler::plugins::Handle;
 use scheduler::pod::Pod;
 use scheduler::{Cluster, Configuration, PodDecision};
+use std::time::Duration;
+
+/// How long an explanation may take.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// What is known of a decision.
 pub enum Decided {
@@ -79,5 +83,5 @@ fn compute(pod: &Value, cluster: &Cluster) -> Result<Explanation> {
     let decoded = serde_json::to_vec(pod).and_then(|bytes| Pod::new(bytes.into()));
     let decoded = decoded.map_err(|e| Error::Text(format!("pod {} cannot be decoded: {e}", name(pod))))?;
     let framework = frameworks.get(text(pod, "/spec/schedulerName")).or_else(|| frameworks.values().next());
-    Ok(framework.map(|f| explain(f, &decoded, cluster)).unwrap_or_default())
+    Ok(framework.map(|f| explain(f, &decoded, cluster, LIMIT)).unwrap_or_default())
 }

@@ -60,11 +60,21 @@ fn of_budget(pod: &Value, budget: &Value, pods: &[Value]) -> Option<Finding> {
     }
     let finding = Finding::new("BudgetExhausted", message).about(about);
     Some(match expected <= desired && expected > 0 {
-        true => finding.suggest(format!(
-            "more than {desired} replicas, or a smaller minAvailable: with {expected} pods no eviction is ever allowed"
-        )),
+        true => finding.suggest(format!("{}: no eviction is ever allowed", never_allows(&budget["spec"], expected))),
         false => finding,
     })
+}
+
+/// What would change a budget that allows no eviction even if all pods are healthy.
+fn never_allows(spec: &Value, pods: i64) -> String {
+    if !spec["maxUnavailable"].is_null() {
+        return "a larger maxUnavailable".into();
+    }
+    match spec["minAvailable"].as_i64() {
+        // A percentage grows with the number of pods.
+        None => "a smaller minAvailable".into(),
+        Some(_) => format!("more than {pods} pod{}, or a smaller minAvailable", plural(pods as usize)),
+    }
 }
 
 #[cfg(test)]

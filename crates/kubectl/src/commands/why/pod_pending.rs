@@ -70,6 +70,10 @@ pub fn explained(e: &Explanation, nodes: Nodes) -> (String, Vec<Finding>) {
         Nodes::Each => e.nodes.iter().map(of_node).collect(),
         Nodes::Grouped => grouped(&e.nodes),
     };
+    if e.unexplained_count > 0 {
+        let (n, plural) = (e.unexplained_count, plural(e.unexplained_count));
+        findings.push(Finding::new("TookTooLong", format!("{n} more node{plural} were left out: it took too long")));
+    }
     findings.extend(suggested(e));
     (format!("none of {} node{} fits", e.node_count, plural(e.node_count)), findings)
 }
