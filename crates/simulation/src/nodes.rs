@@ -482,7 +482,12 @@ impl Task {
             Work::Stop(grace) => self.stop(grace).await,
             Work::Remove => self.remove().await,
             Work::ReportReady => self.report(Report::Ready).await,
-            Work::ReportLost => self.report(Report::Exited(137)).await,
+            Work::ReportLost => {
+                // A late cache may show a pod that has ended as running.
+                if !self.has_ended().await {
+                    self.report(Report::Exited(137)).await;
+                }
+            }
         }
     }
 
@@ -556,6 +561,20 @@ impl Task {
         while self.lives() && is_unanswered(&api.delete(&self.key.name, &options).await) {
             tokio::time::sleep(RETRY).await;
         }
+    }
+
+    /// Whether the server has the end of the pod already.
+    async fn has_ended(&self) -> bool {
+        let api = self.agent.pods.clone().namespace(&self.key.namespace);
+        while self.lives() {
+            let pod = api.get(&self.key.name).await;
+            if !is_unanswered(&pod) {
+                let phase = pod.as_ref().ok().and_then(|p| p.str_at(&["status", "phase"]));
+                return matches!(phase, Some("Succeeded" | "Failed"));
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        true
     }
 
     /// Reports a status until the server has answered.

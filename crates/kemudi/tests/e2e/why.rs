@@ -73,6 +73,14 @@ fn pending_for_a_user_with_few_permissions(s: &Story) {
     let user = format!("reader-{}", s.ns);
     s.ok(&["create", "role", "one-pod", "--verb=get", "--resource=pods", "--resource-name=guest"]);
     s.ok(&["create", "rolebinding", "one-pod", "--role=one-pod", &format!("--user={user}")]);
+    // A decision names nodes.
+    let path = format!("/kemudi/v1/namespaces/{}/pods/guest/decision", s.ns);
+    let refused = s.fails(&["get", "--raw", &path, "--as", &user]);
+    assert!(refused.contains("cannot list resource \"nodes\""), "{refused}");
+    assert!(!s.ok(&["why", "pod/guest", "--as", &user]).contains("holder"));
+    let role = format!("nodes-{}", s.ns);
+    s.ok(&["create", "clusterrole", &role, "--verb=list", "--resource=nodes"]);
+    s.ok(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &format!("--user={user}")]);
     let text = explained(
         s,
         &["pod/guest", "--as", &user],
@@ -86,6 +94,7 @@ fn pending_for_a_user_with_few_permissions(s: &Story) {
     assert!(refused.contains("pods \"holder\" is forbidden"), "{refused}");
     // A pod with a node has no decision any more.
     assert!(s.fails(&["get", "--raw", &path]).contains("NotFound"));
+    s.ok(&["delete", "clusterrole,clusterrolebinding", &role]);
 }
 
 /// Clauses: G01.waiting
