@@ -69,32 +69,27 @@ impl Server {
         let not_found = || Status::not_found(&row.group_resource(), &target.name);
         let key = row.key(&target.namespace, &target.name).ok_or_else(not_found)?;
         let object = self.registry.stored_object(&key)?.ok_or_else(not_found)?;
+        let list = |resource: &str, namespace: &str| Attributes {
+            user: user.clone(),
+            verb: "list".into(),
+            resource: resource.into(),
+            namespace: namespace.into(),
+            name: String::new(),
+            ..attributes.clone()
+        };
+        // Before anything is computed: a decision names nodes, with their labels and taints.
+        let nodes = list(&source.shows().resource, "");
+        if !matches!(self.authorizer.decide(&nodes).await, Decision::Allow(_)) {
+            return Err(crate::authorize::forbidden(&nodes, "a decision names them"));
+        }
         let Some(report) = source.decision(object.uid()).await else {
             let decisions = GroupResource { group: "kemudi".into(), resource: "decisions".into() };
             return Err(Status::not_found(&decisions, &target.name));
         };
-        // A decision names nodes, with their labels and taints.
-        let nodes = Attributes {
-            user: user.clone(),
-            verb: "list".into(),
-            resource: source.shows().resource,
-            namespace: String::new(),
-            name: String::new(),
-            ..attributes.clone()
-        };
-        if !matches!(self.authorizer.decide(&nodes).await, Decision::Allow(_)) {
-            return Err(crate::authorize::forbidden(&nodes, "a decision names them"));
-        }
         let mut readable = BTreeSet::new();
         for namespace in report.namespaces().into_iter().take(MOST_NAMESPACES) {
-            let list = Attributes {
-                user: user.clone(),
-                verb: "list".into(),
-                namespace: namespace.clone(),
-                name: String::new(),
-                ..attributes.clone()
-            };
-            if matches!(self.authorizer.decide(&list).await, Decision::Allow(_)) {
+            let pods = list(&attributes.resource, &namespace);
+            if matches!(self.authorizer.decide(&pods).await, Decision::Allow(_)) {
                 readable.insert(namespace);
             }
         }

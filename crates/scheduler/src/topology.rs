@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Pods by the value of a topology key.
 pub type ByDomain = Arc<HashMap<Box<str>, i64>>;
 
-/// The most domains whose counts are kept, over all queries.
+/// The most queries and domains whose counts are kept, together.
 const MOST: usize = 1_000_000;
 
 /// Selects pods to count.
@@ -118,8 +118,13 @@ struct Queries {
     by_namespace: HashMap<Arc<str>, Labelled>,
     any: Numbers,
     next: u64,
-    /// The number of domains of all queries.
+    /// The size of all queries.
     domains: usize,
+}
+
+/// What a query counts of [`MOST`]: its domains, and itself, since it may have none.
+fn size(domains: &ByDomain) -> usize {
+    domains.len() + 1
 }
 
 impl Queries {
@@ -143,11 +148,11 @@ impl Queries {
     }
 
     fn insert(&mut self, query: Query, domains: ByDomain, now: u64) {
-        while self.domains + domains.len() > MOST && !self.counted.is_empty() {
+        while self.domains + size(&domains) > MOST && !self.counted.is_empty() {
             let oldest = self.counted.iter().min_by_key(|(_, c)| c.used).map(|(n, _)| *n);
             oldest.into_iter().for_each(|n| self.remove(n));
         }
-        self.domains += domains.len();
+        self.domains += size(&domains);
         let number = self.next;
         self.next += 1;
         self.place(query.place()).push(number);
@@ -157,7 +162,7 @@ impl Queries {
 
     fn remove(&mut self, number: u64) {
         let Some(counted) = self.counted.remove(&number) else { return };
-        self.domains -= counted.domains.len().min(self.domains);
+        self.domains -= size(&counted.domains).min(self.domains);
         self.numbers.remove(&counted.query);
         self.place(counted.query.place()).retain(|n| *n != number);
         if let Place::Labelled(namespace, label) = counted.query.place() {
