@@ -179,6 +179,8 @@ pub enum Error {
     NotOurs(String),
     #[error("no cluster runs on {0}")]
     NotRunning(String),
+    #[error("{0} is in use by a program of another name than this one; stop it with that program")]
+    InUse(String),
     #[error(
         "the port {0} of the kubelet's API cannot be used: {1}; choose another one with --kubelet-port, or 0 for any free one"
     )]
@@ -574,6 +576,8 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
     let running = running(&options.data_dir);
     match running {
         Some(pid) => stop(pid)?,
+        // What holds the directory is not to lose its files, whatever its program is called.
+        None if is_locked(&options.data_dir)? => return Err(Error::InUse(options.data_dir.display().to_string())),
         None if !options.purge => return Err(Error::NotRunning(options.data_dir.display().to_string())),
         None => {}
     }
@@ -607,6 +611,16 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
 fn running(data_dir: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(data_dir.join(PID_FILE)).ok()?;
     text.trim().parse().ok().filter(|pid| is_ours(*pid))
+}
+
+/// Whether a process holds the lock of a data directory, which a killed one may do for a moment.
+fn is_locked(data_dir: &Path) -> Result<bool, Error> {
+    if !data_dir.join("lock").exists() {
+        return Ok(false);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+    let lock = runtime.block_on(take_lock(data_dir));
+    Ok(lock.map_err(|source| Error::File { path: data_dir.to_owned(), source })?.is_none())
 }
 
 /// Locks a data directory. Waits until the kernel has cleaned up a killed holder; `None` if
@@ -654,6 +668,19 @@ fn stop(pid: i32) -> Result<(), Error> {
 #[cfg(test)]
 mod start_tests {
     use super::*;
+
+    /// `down --purge` of a program with another name removed the files of a cluster that ran.
+    #[test]
+    fn a_directory_in_use_is_not_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = lock::take(directory.path()).unwrap().unwrap();
+        let mut options = DownOptions { data_dir: directory.path().to_owned(), purge: true };
+        assert!(matches!(down(&options), Err(Error::InUse(_))));
+        drop(held);
+        options.purge = false;
+        assert!(matches!(down(&options), Err(Error::NotRunning(_))));
+        assert!(directory.path().join("lock").exists());
+    }
 
     /// A start right after `kill -9` failed.
     #[tokio::test]

@@ -420,7 +420,18 @@ impl Run {
 }
 
 fn request(what: &str, error: &client::Error) -> Reason {
-    Reason::Request(format!("{what}: {error}"))
+    Reason::Request(shorten(&format!("{what}: {error}")))
+}
+
+/// Leaves out the middle of a long message: the server repeats the whole object between the field and the reason.
+fn shorten(message: &str) -> String {
+    const ENDS: usize = 200;
+    let chars: Vec<char> = message.chars().collect();
+    if chars.len() <= 3 * ENDS {
+        return message.to_owned();
+    }
+    let (start, end) = (&chars[..ENDS], &chars[chars.len() - ENDS..]);
+    start.iter().chain(&[' ', '…', ' ']).chain(end).collect()
 }
 
 fn node_exists(exists: bool, node: &str) -> Result<(), Reason> {
