@@ -242,12 +242,13 @@ pub fn serve(options: ServerOptions, node: Option<NodeOptions>) -> Result<(), Er
         workers: workers.handle(),
     };
     let result = runtime.block_on(run(options, node, threads));
-    node_threads.shutdown_background();
-    controllers.shutdown_background();
-    scheduler.shutdown_background();
-    workers.shutdown_background();
-    // Requests that were answered are stored; remaining work is abandoned.
-    runtime.shutdown_timeout(LAST_TASKS);
+    // Requests that were answered are stored; remaining work is abandoned. No thread may run on beside the end of this
+    // process, because the crypto library has released its locks by then, and aborts whoever still asks for random numbers.
+    std::thread::scope(|s| {
+        for runtime in [node_threads, controllers, scheduler, workers, runtime] {
+            s.spawn(|| runtime.shutdown_timeout(LAST_TASKS));
+        }
+    });
     result
 }
 

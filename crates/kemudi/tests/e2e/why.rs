@@ -37,7 +37,9 @@ fn pending(s: &Story) {
     let parts =
         ["pod/large is pending: none of 1 node fits\n", "NodeResourcesFit: the pod requests 900 cpu, ", " less cpu\n"];
     let text = explained(s, &["pod/large"], &parts);
-    assert!(text.contains("decided by scheduler default-scheduler, tried once; tried again when something changes that concerns NodeResourcesFit"), "{text}");
+    // Other tests that end beside this one make the scheduler try again.
+    let tried = text.split_once("decided by scheduler default-scheduler, tried ").unwrap_or_else(|| panic!("{text}")).1;
+    assert!(tried.contains("; tried again when something changes that concerns NodeResourcesFit"), "{text}");
     // The change that it suggests is made.
     let label = format!("{}.example/disk", s.ns);
     s.shell_pod("picky", FOREVER, json!({"nodeSelector": {&label: "ssd"}}), json!({}));
