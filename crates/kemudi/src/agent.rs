@@ -82,7 +82,7 @@ impl Config {
             pod_range: self.pod_range,
             cluster_range: self.pod_range,
             service_range: self.service_range,
-            more_devices: Vec::new(),
+            tunnel: None,
             mtu: None,
             masquerade: false,
             forward: false,

@@ -7,7 +7,7 @@
 //! `purge` removes exactly that. All of it lives in one network namespace (the machine's, or one given by path), so that several
 //! nodes fit on one machine.
 //!
-//! Left out: Kubernetes kinds; IPv6; the tunnel between nodes.
+//! Left out: Kubernetes kinds; IPv6.
 
 #![warn(missing_docs)]
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
@@ -26,6 +26,7 @@ mod pods;
 mod ports;
 mod protocol;
 mod services;
+mod tunnel;
 
 pub use address::Cidr;
 pub use host_ports::HostPort;
@@ -33,6 +34,7 @@ pub use pods::{Attachment, Options, PodNetwork};
 pub use ports::interface;
 pub use protocol::Protocol;
 pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Progress, ServicePort, ServiceRules};
+pub use tunnel::{PORT as TUNNEL_PORT, Peer};
 
 /// Why a network operation failed.
 #[derive(Debug, thiserror::Error)]

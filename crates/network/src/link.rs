@@ -7,12 +7,15 @@ use std::path::Path;
 
 use futures::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType};
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan, RouteMessageBuilder,
+};
 
 use crate::address::Cidr;
 use crate::namespace::run_in;
@@ -27,6 +30,19 @@ pub struct Device {
     pub name: String,
     pub alias: Option<String>,
     pub controller: Option<u32>,
+    pub mtu: Option<u32>,
+    /// The local address of a VXLAN device.
+    pub local: Option<Ipv4Addr>,
+}
+
+/// A VXLAN device to create.
+pub struct Vxlan {
+    pub vni: u32,
+    pub port: u16,
+    /// The source of encapsulated packets.
+    pub local: Ipv4Addr,
+    pub hardware: [u8; 6],
+    pub mtu: Option<u32>,
 }
 
 /// Whether a bridge port may exchange frames with others of its kind.
@@ -48,6 +64,12 @@ pub enum RouteKind {
         device: u32,
         source: Option<Ipv4Addr>,
         metric: u32,
+    },
+    /// A route through a gateway that needs no route of its own.
+    Via {
+        to: Cidr,
+        gateway: Ipv4Addr,
+        device: u32,
     },
     Default {
         gateway: Ipv4Addr,
@@ -103,6 +125,77 @@ impl Netlink {
         let index = self.index(name).await?;
         let message = LinkUnspec::new_with_index(index).alias(alias).build();
         self.0.link().set(message).execute().await.map_err(Error::netlink(format!("marking bridge {name}")))
+    }
+
+    /// Creates a VXLAN device, which is down.
+    pub async fn add_vxlan(&self, name: &str, vxlan: &Vxlan, alias: &str) -> Result<()> {
+        let mut message = LinkVxlan::new(name, vxlan.vni)
+            .local(vxlan.local)
+            .port(vxlan.port)
+            .learning(false)
+            .address(vxlan.hardware.to_vec());
+        if let Some(mtu) = vxlan.mtu {
+            message = message.mtu(mtu);
+        }
+        let fail = || Error::netlink(format!("making tunnel {name}"));
+        self.0.link().add(message.build()).execute().await.map_err(fail())?;
+        let index = self.index(name).await?;
+        let message = LinkUnspec::new_with_index(index).alias(alias).build();
+        self.0.link().set(message).execute().await.map_err(fail())
+    }
+
+    /// The MTU of the device with this address, if there is one.
+    pub async fn mtu_of(&self, address: Ipv4Addr) -> Result<Option<u32>> {
+        let fail = || Error::netlink("listing addresses");
+        let request = self.0.address().get().set_address_filter(IpAddr::V4(address));
+        let found: Vec<_> = request.execute().try_collect().await.map_err(fail())?;
+        let own = |a: &&rtnetlink::packet_route::address::AddressMessage| {
+            a.attributes.contains(&AddressAttribute::Local(IpAddr::V4(address)))
+        };
+        let Some(index) = found.iter().find(own).map(|a| a.header.index) else { return Ok(None) };
+        Ok(self.devices().await?.into_iter().find(|d| d.index == index).and_then(|d| d.mtu))
+    }
+
+    /// Sends frames for a hardware address behind a VXLAN device to this node.
+    pub async fn set_forwarding(&self, device: u32, hardware: [u8; 6], node: Ipv4Addr) -> Result<()> {
+        let entry = self.0.neighbours().add_bridge(device, &hardware).destination(IpAddr::V4(node));
+        let entry = entry.flags(NeighbourFlags::Own).state(NeighbourState::Permanent);
+        entry.replace().execute().await.map_err(Error::netlink(format!("forwarding to {node}")))
+    }
+
+    /// No error if it is gone.
+    pub async fn delete_forwarding(&self, device: u32, hardware: [u8; 6]) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = device;
+        message.header.flags = NeighbourFlags::Own;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
+        match self.0.neighbours().del(message).execute().await {
+            Err(e) if !matches!(errno(&e), Some(libc::ENOENT | libc::ENODEV)) => {
+                Err(Error::netlink("deleting a forwarding entry")(e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The destinations of routes through gateways behind a device.
+    pub async fn routes_into(&self, device: u32) -> Result<Vec<Cidr>> {
+        let request = self.0.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build());
+        let routes: Vec<RouteMessage> =
+            request.execute().try_collect().await.map_err(Error::netlink("listing routes"))?;
+        let leads_there = |r: &&RouteMessage| {
+            r.attributes.contains(&RouteAttribute::Oif(device))
+                && r.attributes.iter().any(|a| matches!(a, RouteAttribute::Gateway(_)))
+        };
+        let destination = |r: &RouteMessage| {
+            r.attributes.iter().find_map(|a| match a {
+                RouteAttribute::Destination(RouteAddress::Inet(to)) => {
+                    format!("{to}/{}", r.header.destination_prefix_length).parse().ok()
+                }
+                _ => None,
+            })
+        };
+        Ok(routes.iter().filter(leads_there).filter_map(destination).collect())
     }
 
     /// Creates a pair: `name` here, on the bridge; `peer` in the namespace, with the hardware address.
@@ -237,21 +330,38 @@ fn route(kind: RouteKind) -> RouteMessage {
                 None => builder.build(),
             }
         }
+        RouteKind::Via { to, gateway, device } => builder
+            .destination_prefix(to.address(), to.length())
+            .gateway(gateway)
+            .output_interface(device)
+            .onlink()
+            .build(),
         RouteKind::Default { gateway, device } => builder.gateway(gateway).output_interface(device).build(),
     }
 }
 
 fn device(link: LinkMessage) -> Device {
-    let mut device = Device { index: link.header.index, name: String::new(), alias: None, controller: None };
+    let mut device =
+        Device { index: link.header.index, name: String::new(), alias: None, controller: None, mtu: None, local: None };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name = name,
             LinkAttribute::IfAlias(alias) => device.alias = Some(alias),
             LinkAttribute::Controller(index) => device.controller = Some(index),
+            LinkAttribute::Mtu(mtu) => device.mtu = Some(mtu),
+            LinkAttribute::LinkInfo(infos) => device.local = infos.iter().find_map(local_address),
             _ => {}
         }
     }
     device
+}
+
+fn local_address(info: &LinkInfo) -> Option<Ipv4Addr> {
+    let LinkInfo::Data(InfoData::Vxlan(fields)) = info else { return None };
+    fields.iter().find_map(|f| match f {
+        InfoVxlan::Local(address) => Some(*address),
+        _ => None,
+    })
 }
 
 fn errno(error: &rtnetlink::Error) -> Option<i32> {

@@ -22,6 +22,7 @@ use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
+use crate::tunnel::{self, Peer, Tunnel};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
 /// The options of a node's pod network.
@@ -41,8 +42,8 @@ pub struct Options {
     pub cluster_range: Cidr,
     /// The addresses of services.
     pub service_range: Cidr,
-    /// Devices besides the bridge that may carry pod addresses (a tunnel to other nodes).
-    pub more_devices: Vec<String>,
+    /// The address by which other nodes reach this one, if there is a tunnel to other nodes.
+    pub tunnel: Option<Ipv4Addr>,
     /// `None`: the kernel's default.
     pub mtu: Option<u32>,
     /// Whether pods may send out of the cluster, with the node's address. Otherwise such packets are not forwarded.
@@ -90,6 +91,7 @@ pub struct PodNetwork {
 
 struct Inner {
     options: Options,
+    tunnel: Option<Tunnel>,
     gateway: Ipv4Addr,
     netlink: Netlink,
     bridge: u32,
@@ -121,8 +123,7 @@ impl PodNetwork {
         let netlink = Netlink::open(node)?;
         let ranges = [options.cluster_range, options.service_range];
         let bridge_name = options.bridge();
-        let mut devices = options.more_devices.clone();
-        devices.push(bridge_name.clone());
+        let devices = [bridge_name.clone(), tunnel::device(&options.id)];
         guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
         let (directory, range) = (options.state_directory.clone(), options.pod_range);
         let (ipam, host_ports) = blocking(move || -> Result<_> {
@@ -170,8 +171,13 @@ impl PodNetwork {
             Rules::Missing if !ports::bridged_packets_are_filtered(node).await => Neighbours::Isolated,
             _ => Neighbours::Reachable,
         };
+        let tunnel = match options.tunnel {
+            Some(address) => Some(Tunnel::open(&options, &netlink, address, &options.alias()).await?),
+            None => None,
+        };
         let inner = Inner {
             options,
+            tunnel,
             gateway,
             netlink,
             bridge,
@@ -190,6 +196,14 @@ impl PodNetwork {
     /// The address of the bridge, the default gateway of pods.
     pub fn gateway(&self) -> Ipv4Addr {
         self.inner.gateway
+    }
+
+    /// Replaces the other nodes. Does nothing without a tunnel.
+    pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
+        match &self.inner.tunnel {
+            Some(tunnel) => tunnel.set_peers(peers).await,
+            None => Ok(()),
+        }
     }
 
     /// Creates the pod's namespace with its interface, or returns the existing one. `pod` is a file name.
@@ -253,6 +267,7 @@ impl PodNetwork {
         check_id(&options.id)?;
         let node = options.node_namespace.as_deref();
         let netlink = Netlink::open(node)?;
+        Tunnel::purge(options, &netlink, &options.alias()).await?;
         if let Some(bridge) = netlink.device(&options.bridge()).await?
             && bridge.alias == Some(options.alias())
         {
@@ -474,7 +489,7 @@ fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, String) {
 
 /// Settings that disable IPv6 on a device (or on new ones, `default`): a pod that sends router advertisements would become the
 /// router of the node and its neighbours. Empty if the kernel has no IPv6.
-fn no_ipv6(device: &str) -> namespace::Settings {
+pub(crate) fn no_ipv6(device: &str) -> namespace::Settings {
     if !std::path::Path::new("/proc/sys/net/ipv6").exists() {
         return Vec::new();
     }

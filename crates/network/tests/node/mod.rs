@@ -45,7 +45,7 @@ impl Node {
             pod_range: "10.1.3.0/24".parse().unwrap(),
             cluster_range: "10.1.0.0/16".parse().unwrap(),
             service_range: "10.96.0.0/16".parse().unwrap(),
-            more_devices: Vec::new(),
+            tunnel: None,
             mtu: None,
             masquerade: true,
             forward: true,

@@ -78,7 +78,7 @@ impl Machine {
             pod_range: "10.201.0.0/24".parse().unwrap(),
             cluster_range: "10.201.0.0/16".parse().unwrap(),
             service_range: "10.202.0.0/16".parse().unwrap(),
-            more_devices: Vec::new(),
+            tunnel: None,
             mtu: None,
             masquerade: false,
             forward: false,

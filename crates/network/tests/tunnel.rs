@@ -1,0 +1,140 @@
+//! Pods of two nodes, whose networks are joined by the tunnel.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod node;
+
+use network::*;
+use node::{NODE, Node, read_reply, serve};
+use std::net::{Ipv4Addr, UdpSocket};
+
+const A: Ipv4Addr = Ipv4Addr::new(192, 168, 78, 1);
+const B: Ipv4Addr = Ipv4Addr::new(192, 168, 78, 2);
+
+/// Two nodes on one link, with the ranges 10.1.3.0/24 and 10.1.4.0/24.
+fn pair() -> [Node; 2] {
+    let [mut a, mut b] = [Node::new(), Node::new()];
+    b.options.pod_range = "10.1.4.0/24".parse().unwrap();
+    let other = b.node.to_str().unwrap().to_owned();
+    a.ip(&a.node, &format!("link add link0 type veth peer name link0 netns {other}"));
+    for (node, address) in [(&mut a, A), (&mut b, B)] {
+        node.options.tunnel = Some(address);
+        node.ip(&node.node, "link set link0 addrgenmode none");
+        node.ip(&node.node, &format!("addr add {address}/24 dev link0"));
+        node.ip(&node.node, "link set link0 up");
+    }
+    [a, b]
+}
+
+fn peer(node: &Node) -> Peer {
+    Peer { range: node.options.pod_range, address: node.options.tunnel.unwrap() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_two_nodes_reach_each_other() {
+    let [a, b] = pair();
+    let [first, second] =
+        [PodNetwork::open(a.options.clone()).await.unwrap(), PodNetwork::open(b.options.clone()).await.unwrap()];
+    let (client, server) = (first.attach("client").await.unwrap(), second.attach("server").await.unwrap());
+    serve(&server.namespace, 80, "server");
+    assert!(read_reply(&client.namespace, server.address, 80).is_err(), "there is no peer yet");
+    first.set_peers(&[peer(&b)]).await.unwrap();
+    assert!(read_reply(&client.namespace, server.address, 80).is_err(), "the other node knows no peer");
+    second.set_peers(&[peer(&a)]).await.unwrap();
+    assert_eq!(read_reply(&client.namespace, server.address, 80).unwrap(), format!("server {}", client.address));
+    assert_eq!(read_reply(&a.node, server.address, 80).unwrap(), "server 10.1.3.0", "from the node itself");
+
+    // Services send to endpoints of both nodes, and to those of the other node alone.
+    let rules = ServiceRules::open(a.service_options()).unwrap();
+    let web = ServicePort {
+        name: "default/web:http".into(),
+        cluster_ip: "10.96.0.10".parse().unwrap(),
+        protocol: Protocol::Tcp,
+        port: 8080,
+        node_port: Some(30080),
+        external_ips: vec![],
+        endpoints: vec![Endpoint { address: server.address, port: 80, local: false }],
+        affinity: Affinity::None,
+        internal_policy: Policy::Cluster,
+        external_policy: Policy::Cluster,
+    };
+    rules.apply(&[web]).await.unwrap();
+    let service = "10.96.0.10".parse().unwrap();
+    assert_eq!(read_reply(&client.namespace, service, 8080).unwrap(), format!("server {}", client.address));
+    assert_eq!(read_reply(&a.outside, NODE, 30080).unwrap(), "server 10.1.3.0", "a node port");
+
+    // A second process adopts the tunnel, and removes what is no peer any more.
+    drop(first);
+    let first = PodNetwork::open(a.options.clone()).await.unwrap();
+    first.set_peers(&[peer(&b)]).await.unwrap();
+    assert_eq!(read_reply(&client.namespace, server.address, 80).unwrap(), format!("server {}", client.address));
+    drop(first);
+    let first = PodNetwork::open(a.options.clone()).await.unwrap();
+    first.set_peers(&[]).await.unwrap();
+    assert!(read_reply(&client.namespace, server.address, 80).is_err(), "the peer is gone");
+    assert!(!a.ip(&a.node, "route").contains("10.1.4.0/24"));
+    ServiceRules::purge(&a.service_options()).await.unwrap();
+    drop((first, second));
+    a.finish().await;
+    b.finish().await;
+}
+
+/// Pods cannot forge packets of other nodes, and neither can strangers on the link.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_peers_send_into_the_tunnel() {
+    let [a, b] = pair();
+    let first = PodNetwork::open(a.options.clone()).await.unwrap();
+    let second = PodNetwork::open(b.options.clone()).await.unwrap();
+    let pod = first.attach("pod").await.unwrap();
+    second.set_peers(&[peer(&a)]).await.unwrap();
+    let dropped = |chain: &str| {
+        let id = &b.options.id;
+        let rules = b.nft(&format!("list chain ip kemudi-tunnel-{id} {chain}"));
+        rules.split("packets ").nth(1).unwrap().split(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let send = |from: &std::path::Path| {
+        namespace::run_in(Some(from), || {
+            UdpSocket::bind("0.0.0.0:0")?.send_to(&[8, 0, 0, 0, 0, 0, 1, 0], (B, TUNNEL_PORT))
+        })
+        .unwrap();
+    };
+    send(&pod.namespace);
+    send(&a.node);
+    assert_eq!(dropped("arriving"), 0, "the pod's packet was dropped by its node, and the node's is a peer's");
+    let id = &a.options.id;
+    assert!(a.nft(&format!("list chain ip kemudi-tunnel-{id} of-pods")).contains("packets 1 "));
+    a.ip(&a.node, "addr add 192.168.78.9/24 dev link0");
+    namespace::run_in(Some(&a.node), || UdpSocket::bind("192.168.78.9:0")?.send_to(b"forged", (B, TUNNEL_PORT)))
+        .unwrap();
+    assert_eq!(dropped("arriving"), 1, "a stranger");
+    drop((first, second));
+    a.finish().await;
+    b.finish().await;
+}
+
+/// A node writes its addresses into the API itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn false_peers_are_skipped() {
+    let [a, b] = pair();
+    let network = PodNetwork::open(a.options.clone()).await.unwrap();
+    let good = peer(&b);
+    let with = |range: &str, address: &str| Peer { range: range.parse().unwrap(), address: address.parse().unwrap() };
+    let bad = [
+        with("10.1.3.0/24", "192.168.78.3"),
+        with("10.1.0.0/16", "192.168.78.3"),
+        with("10.0.0.0/8", "192.168.78.3"),
+        with("192.168.0.0/24", "192.168.78.3"),
+        with("10.1.5.0/24", "10.1.3.9"),
+        with("10.1.5.0/24", "10.96.0.1"),
+        with("10.1.5.0/24", "127.0.0.1"),
+        with("10.1.5.0/24", "0.0.0.0"),
+    ];
+    network.set_peers(&[&bad[..], &[good]].concat()).await.unwrap();
+    let device = format!("kemvx-{}", a.options.id);
+    let routes = a.ip(&a.node, "route");
+    let through: Vec<&str> = routes.lines().filter(|l| l.contains(&device)).collect();
+    assert_eq!(through.len(), 1, "{routes}");
+    assert!(through[0].starts_with("10.1.4.0/24 via 10.1.4.0"), "{routes}");
+    drop(network);
+    a.finish().await;
+    b.finish().await;
+}
