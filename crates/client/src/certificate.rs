@@ -1,5 +1,9 @@
-//! Subjects of certificates and certificate signing requests.
+//! Fields of certificates and certificate signing requests.
 
+use jiff::Timestamp;
+use std::net::IpAddr;
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::parse_x509_pem;
 use x509_parser::x509::X509Name;
 
 /// The common name of a subject; the last one if there are several, as in Go, so that an approver of a request sees the name that
@@ -12,6 +16,35 @@ pub fn common_name<'a>(subject: &'a X509Name<'_>) -> Option<&'a str> {
 /// another encoding could show another name or group to another program.
 pub fn is_readable(subject: &X509Name<'_>) -> bool {
     subject.iter_attributes().all(|a| a.as_str().is_ok())
+}
+
+/// From when to when a certificate (PEM) is valid.
+pub fn validity(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
+    let (_, pem) = parse_x509_pem(pem).ok()?;
+    let validity = pem.parse_x509().ok()?.validity().clone();
+    let at = |seconds| Timestamp::from_second(seconds).ok();
+    Some((at(validity.not_before.timestamp())?, at(validity.not_after.timestamp())?))
+}
+
+/// The public key of a certificate (PEM), as DER with its algorithm.
+pub fn public_key(pem: &[u8]) -> Option<Vec<u8>> {
+    let (_, pem) = parse_x509_pem(pem).ok()?;
+    Some(pem.parse_x509().ok()?.public_key().raw.to_vec())
+}
+
+/// The IP addresses that a certificate (PEM) is for; none if it cannot be read.
+pub fn addresses(pem: &[u8]) -> Vec<IpAddr> {
+    let Ok((_, pem)) = parse_x509_pem(pem) else { return Vec::new() };
+    let Ok(certificate) = pem.parse_x509() else { return Vec::new() };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let address = |n: &GeneralName<'_>| match n {
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok().map(IpAddr::from),
+            _ => <[u8; 16]>::try_from(*bytes).ok().map(IpAddr::from),
+        },
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(address).collect()
 }
 
 #[cfg(test)]

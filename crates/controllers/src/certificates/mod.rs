@@ -1,8 +1,10 @@
 //! Certificate signing requests (upstream `pkg/controller/certificates`): those of node agents are approved if authorization allows it,
-//! approved ones are signed by the signer they name, and old ones are deleted.
+//! approved ones are signed by the signer they name, and old ones are deleted. Serving certificates of kubelets, which upstream leaves
+//! to other approvers, are approved if a node requests its own for the addresses in its status.
 
 mod authority;
 mod cleaner;
+mod node;
 mod request;
 
 pub use authority::{Authority, Error as AuthorityError};
@@ -14,6 +16,8 @@ use base64::engine::general_purpose::STANDARD;
 use client::{ApiResource, Informer, Key, Outcome, RateLimit, WriteOptions};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use meta::{Object, Value};
 use request::{KUBELET_CLIENT, Request};
 use serde_json::json;
@@ -27,6 +31,10 @@ struct Controller {
     context: Context,
     resource: ApiResource,
     requests: Informer<()>,
+    nodes: Informer<node::View>,
+    /// The service of the API server and its endpoints, whose addresses no node gets.
+    services: Informer<node::Service>,
+    slices: Informer<node::Slice>,
     /// None: requests are not signed here.
     authority: Option<Arc<Authority>>,
 }
@@ -37,9 +45,15 @@ pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
     let resource = ApiResource::typed::<CertificateSigningRequest>();
     let requests = builder.watch::<()>(&resource);
     builder.enqueue(&requests);
+    let nodes = builder.watch::<node::View>(&ApiResource::typed::<Node>());
+    let services = builder.watch::<node::Service>(&ApiResource::typed::<Service>());
+    let slices = builder.watch::<node::Slice>(&ApiResource::typed::<EndpointSlice>());
     let cleaner = context.every(cleaner::PERIOD, || cleaner::clean(&context, &resource, &requests));
     let (requests, resource, context) = (requests.clone(), resource.clone(), context.clone());
-    tokio::join!(builder.run(5, Arc::new(Controller { requests, resource, context, authority })), cleaner);
+    tokio::join!(
+        builder.run(5, Arc::new(Controller { requests, nodes, services, slices, resource, context, authority })),
+        cleaner
+    );
 }
 
 /// The conditions of a request.
@@ -73,14 +87,16 @@ impl Reconcile for Controller {
         let approved = conditions.is("Approved");
         // Other signers have names of their own, and only requests of node agents are approved here.
         let ours = matches!(signer, request::CLIENT | KUBELET_CLIENT | request::KUBELET_SERVING | request::LEGACY);
-        if !ours || (!approved && signer != KUBELET_CLIENT) {
+        if !ours || (!approved && !matches!(signer, KUBELET_CLIENT | request::KUBELET_SERVING)) {
             return Ok(Outcome::Done);
         }
         let parsed = Request::parse(&text).map_err(|why| Error::Invalid { what: "request", why })?;
         let fits = parsed.fits(signer, &usages).unwrap_or(Ok(()));
         if !approved {
-            if fits.is_ok() {
-                self.approve(&o, &parsed).await?;
+            match (fits, signer) {
+                (Ok(()), KUBELET_CLIENT) => self.approve(&o, &parsed).await?,
+                (Ok(()), _) => self.approve_serving(&o, &parsed).await?,
+                (Err(_), _) => {}
             }
             return Ok(Outcome::Done);
         }
@@ -109,6 +125,41 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
+    /// Approves a serving certificate that a node requests for itself. Others wait for another approver.
+    async fn approve_serving(&self, o: &Object, parsed: &Request) -> Result<(), Error> {
+        let username = o.str_at(&["spec", "username"]).unwrap_or_default();
+        let Some(name) = username.strip_prefix("system:node:").filter(|_| username == parsed.common_name) else {
+            return Ok(());
+        };
+        let groups = o.at(&["spec", "groups"]).and_then(Value::as_array);
+        if !groups.into_iter().flatten().any(|g| g == "system:nodes") {
+            return Ok(());
+        }
+        let api_server = Key::new("default", "kubernetes");
+        let mut reserved = self.services.get(&api_server).map(|s| s.view.addresses()).unwrap_or_default();
+        reserved.extend(self.slices.get(&api_server).iter().flat_map(|s| s.view.addresses()));
+        let check = {
+            let cache = self.nodes.cache();
+            node::check_hosts(name, &parsed.hosts, &reserved, cache.entries().map(|n| (&*n.meta.name, &n.view)))
+        };
+        match check {
+            Ok(()) => {
+                let message = "Auto approving kubelet serving certificate for the addresses of its own node.";
+                self.write_approval(o, message).await
+            }
+            // Tried again with back-off: the node may report the address later.
+            Err(why) => Err(Error::Waiting(format!("{}: {why}", o.name()))),
+        }
+    }
+
+    async fn write_approval(&self, o: &Object, message: &str) -> Result<(), Error> {
+        let mut new = o.clone();
+        add(&mut new, json!({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": message}));
+        let api = self.context.client.dynamic(&self.resource);
+        let _: Object = api.update_subresource(o.name(), "approval", &WriteOptions::default(), &new).await?;
+        Ok(())
+    }
+
     /// Approves the request of a node agent if its user may request such certificates for all nodes, or for itself.
     async fn approve(&self, o: &Object, parsed: &Request) -> Result<(), Error> {
         let own = o.str_at(&["spec", "username"]) == Some(&parsed.common_name);
@@ -133,15 +184,7 @@ impl Controller {
             let question = Object::from_value(question).unwrap_or_default();
             let answer = reviews.create(&WriteOptions::default(), &question).await?;
             if answer.at(&["status", "allowed"]) == Some(&Value::Bool(true)) {
-                let mut new = o.clone();
-                add(
-                    &mut new,
-                    json!({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": message}),
-                );
-                let api = self.context.client.dynamic(&self.resource);
-                let options = WriteOptions::default();
-                let _: Object = api.update_subresource(o.name(), "approval", &options, &new).await?;
-                return Ok(());
+                return self.write_approval(o, message).await;
             }
         }
         // Tried again with back-off: the right may be granted later.

@@ -2,6 +2,7 @@
 //! (`k8s.io/kubernetes/pkg/apis/certificates/helpers.go`).
 
 use client::certificate::{common_name, is_readable};
+use std::net::IpAddr;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
@@ -22,6 +23,8 @@ pub struct Request {
     pub common_name: String,
     pub organizations: Vec<String>,
     pub has: Names,
+    /// The DNS names and IP addresses among the alternative names.
+    pub hosts: Vec<String>,
 }
 
 /// The types of alternative names in a request.
@@ -60,9 +63,15 @@ impl Request {
                 let ParsedExtension::SubjectAlternativeName(names) = e.parsed_extension() else { continue };
                 for n in &names.general_names {
                     match n {
-                        GeneralName::DNSName(_) => r.has.dns = true,
+                        GeneralName::DNSName(name) => {
+                            r.has.dns = true;
+                            r.hosts.push((*name).to_owned());
+                        }
                         GeneralName::RFC822Name(_) => r.has.email = true,
-                        GeneralName::IPAddress(_) => r.has.ip = true,
+                        GeneralName::IPAddress(bytes) => {
+                            r.has.ip = true;
+                            r.hosts.push(ip(bytes));
+                        }
                         GeneralName::URI(_) => r.has.uri = true,
                         _ => {}
                     }
@@ -123,6 +132,12 @@ impl Request {
         }
         Err("subject common name does not begin with system:node:".into())
     }
+}
+
+/// An address as text; that of another length is the address of no host.
+fn ip(bytes: &[u8]) -> String {
+    let v4 = <[u8; 4]>::try_from(bytes).map(|b| IpAddr::from(b).to_string());
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|b| IpAddr::from(b).to_string())).unwrap_or_default()
 }
 
 /// Requires `purpose` and digital signature, allows key encipherment, and nothing else.

@@ -1,0 +1,65 @@
+//! The range of pod addresses that the control plane gives a node.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use client::{Client, WriteOptions};
+use k8s_openapi::api::core::v1::Node;
+use network::Cidr;
+use serde_json::json;
+
+use super::Error;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+/// When a user is told that the node still waits.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Creates the node with its address, unless it exists, and waits until it has a range. Fails if another machine that is ready has the
+/// node's name.
+pub async fn await_range(client: &Client, name: &str, address: Ipv4Addr) -> Result<Cidr, Error> {
+    let api = client.api::<Node>();
+    let started = tokio::time::Instant::now();
+    let (mut pause, mut noted) = (FIRST_PAUSE, false);
+    loop {
+        match api.get_opt(name).await? {
+            None => {
+                let node = json!({"metadata": {"name": name}, "status": {"addresses": [
+                    {"type": "InternalIP", "address": address.to_string()}, {"type": "Hostname", "address": name}]}});
+                let node = serde_json::from_value(node).unwrap_or_default();
+                match api.create(&WriteOptions::default(), &node).await {
+                    Err(e) if !e.is_already_exists() => return Err(e.into()),
+                    _ => {}
+                }
+            }
+            Some(node) => {
+                check_owner(&node, name, address)?;
+                let range = node.spec.and_then(|s| s.pod_cidr).filter(|r| !r.is_empty());
+                if let Some(range) = range {
+                    return range.parse().map_err(|_| Error::Range(range));
+                }
+                if started.elapsed() > LONG && !noted {
+                    noted = true;
+                    tracing::warn!(
+                        "the node waits for a range of pod addresses: are all ranges of --cluster-cidr in use?"
+                    );
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+        }
+    }
+}
+
+/// Refuses the name of a node that is ready at another address.
+fn check_owner(node: &Node, name: &str, address: Ipv4Addr) -> Result<(), Error> {
+    let Some(status) = &node.status else { return Ok(()) };
+    let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+    let mut addresses = status.addresses.iter().flatten().filter(|a| a.type_ == "InternalIP");
+    match addresses.next() {
+        Some(other) if ready && other.address != address.to_string() => {
+            Err(Error::NameTaken { name: name.into(), address: other.address.clone() })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,82 @@
+//! Follows the nodes of the cluster, so that pods reach those of other nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{ApiResource, Informers, Scope, Shutdown};
+use k8s_openapi::api::core::v1::Node;
+use network::{Peer, PodNetwork};
+use serde::Deserialize;
+use tokio::sync::Notify;
+
+/// How long changes are collected.
+const GATHER: Duration = Duration::from_millis(10);
+/// The pause after a change that failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The fields of a node that lead to its pods.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct View {
+    spec: Spec,
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(rename = "podCIDR")]
+    pod_cidr: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    #[serde(deserialize_with = "client::informer::or_default")]
+    addresses: Vec<Address>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Address {
+    #[serde(rename = "type")]
+    kind: String,
+    address: String,
+}
+
+impl View {
+    /// None without a range or an address of IPv4.
+    fn peer(&self) -> Option<Peer> {
+        let own = self.status.addresses.iter().filter(|a| a.kind == "InternalIP");
+        let address = own.filter_map(|a| a.address.parse().ok()).next()?;
+        Some(Peer { range: self.spec.pod_cidr.parse().ok()?, address })
+    }
+}
+
+/// Keeps the peers of a node's network up to date, until shutdown.
+pub async fn follow_peers(informers: Informers, network: PodNetwork, own: String, shutdown: Shutdown) {
+    let nodes = informers.informer::<View>(&ApiResource::typed::<Node>(), &Scope::default());
+    let changed = Arc::new(Notify::new());
+    let notify = changed.clone();
+    let _subscription = nodes.subscribe(move |_| notify.notify_one());
+    if shutdown.race(nodes.synced()).await.is_none() {
+        return;
+    }
+    changed.notify_one();
+    loop {
+        let next = async {
+            changed.notified().await;
+            tokio::time::sleep(GATHER).await;
+        };
+        if shutdown.race(next).await.is_none() {
+            return;
+        }
+        let peers: Vec<Peer> =
+            nodes.cache().entries().filter(|n| *n.meta.name != *own).filter_map(|n| n.view.peer()).collect();
+        if let Err(e) = network.set_peers(&peers).await {
+            tracing::warn!("setting the routes to {} nodes failed; it is tried again: {e}", peers.len());
+            changed.notify_one();
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
