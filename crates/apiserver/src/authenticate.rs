@@ -41,9 +41,10 @@ pub enum Anonymous {
 }
 
 impl Default for Anonymous {
-    /// Health checks only.
+    /// Health checks, and the signed ConfigMap from which machines that join the cluster learn its CA.
     fn default() -> Self {
-        Self::Below(["/healthz", "/livez", "/readyz", "/version"].map(str::to_owned).to_vec())
+        const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+        Self::Below(["/healthz", "/livez", "/readyz", "/version", CLUSTER_INFO].map(str::to_owned).to_vec())
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(long)]
     pub token_auth_file: Option<PathBuf>,
     /// Accepts bootstrap tokens: secrets of the type bootstrap.kubernetes.io/token in kube-system.
-    #[arg(long)]
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub enable_bootstrap_token_auth: bool,
     /// CA certificates (PEM) of authenticating proxies, which set user headers. Default: the cluster's own front-proxy CA.
     #[arg(long)]

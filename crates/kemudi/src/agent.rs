@@ -1,12 +1,12 @@
 //! The node of this machine: runtime, pod network, agent, service proxy and DNS server.
 
-use crate::components::Parts;
+use crate::cluster_network::ClusterNetwork;
 use crate::kubelet::Sockets;
-use auth::User;
 use aws_lc_rs::digest::{SHA256, digest};
-use client::Informers;
-use meta::GroupResource;
+use client::{Client, Informers};
+use meta::{Clock, GroupResource, Rng};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
+use node::join::POD_NETWORK;
 use node::{Agent, Allowlist, DnsOptions, SeccompDefault};
 use runtime::Embedded;
 use runtime::beneath::make_private;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use supervisor::{Component, OnEnd};
+use supervisor::{Component, OnEnd, Shutdown, Supervisor};
 use tokio::runtime::Handle;
 
 /// The domain of the cluster.
@@ -30,7 +30,7 @@ fn own_port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPor
 pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
 /// The tag of all kernel objects of a cluster, derived from its data directory, so that two clusters on one machine do not
 /// remove each other's.
-fn tag(data_dir: &Path) -> String {
+pub fn tag(data_dir: &Path) -> String {
     let dir = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned());
     let hash = digest(&SHA256, dir.as_os_str().as_encoded_bytes());
     let hex: String = hash.as_ref().iter().take(3).map(|b| format!("{b:02x}")).collect();
@@ -64,12 +64,31 @@ pub struct Config {
     /// Default seccomp profile of containers.
     pub seccomp_default: SeccompDefault,
     pub node_name: String,
+    /// The address by which other nodes reach this one. None: there is only this node.
+    pub node_ip: Option<Ipv4Addr>,
+    /// The addresses of this node's pods.
     pub pod_range: Cidr,
-    pub service_range: Cidr,
-    /// The address of the cluster's DNS service.
-    pub dns: Ipv4Addr,
-    /// The address of the API server on this machine.
-    pub api_port: u16,
+    pub cluster: ClusterNetwork,
+    /// The port of the API server on this machine, if there is one.
+    pub api_port: Option<u16>,
+}
+
+/// What the parts of a node use of their process.
+pub struct Environment {
+    /// Authenticates as the node.
+    pub client: Client,
+    /// For the service proxy, the DNS server and the routes to other nodes.
+    pub informers: Informers,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+    pub shutdown: Shutdown,
+    pub supervisor: Supervisor,
+}
+
+impl Environment {
+    fn component(&self, name: &'static str, runtime: &Handle) -> Component {
+        self.supervisor.component(name, &self.shutdown, runtime)
+    }
 }
 
 impl Config {
@@ -80,12 +99,13 @@ impl Config {
             namespace_directory: self.data_dir.join("netns"),
             node_namespace: None,
             pod_range: self.pod_range,
-            cluster_range: self.pod_range,
-            service_range: self.service_range,
-            tunnel: None,
+            cluster_range: self.cluster.pods,
+            service_range: self.cluster.services,
+            tunnel: self.node_ip,
             mtu: None,
-            masquerade: false,
-            forward: false,
+            // Pods of a node among others reach the API server and other nodes through their own node.
+            masquerade: self.node_ip.is_some(),
+            forward: self.node_ip.is_some(),
         }
     }
 
@@ -93,8 +113,8 @@ impl Config {
         ServiceOptions {
             id: tag(&self.data_dir),
             node_namespace: None,
-            cluster_range: self.pod_range,
-            service_range: self.service_range,
+            cluster_range: self.cluster.pods,
+            service_range: self.cluster.services,
             own_ports,
         }
     }
@@ -125,8 +145,7 @@ pub async fn start(
     config: &Config,
     network: PodNetwork,
     sockets: Sockets,
-    parts: &Parts,
-    informers: &Informers,
+    environment: &Environment,
     runtime: &Handle,
 ) -> Result<Component, Error> {
     let listens = sockets.address().map_err(|e| Error::Port(SocketAddr::from(([0; 4], 0)), e))?;
@@ -137,12 +156,11 @@ pub async fn start(
     if let Err(e) = std::fs::write("/proc/self/oom_score_adj", "-999") {
         tracing::debug!("setting the out-of-memory score failed: {e}");
     }
-    let clock = runtime_clock(parts);
+    let clock = runtime_clock(environment.clock.clone());
     let embedded = Embedded::open(config.runtime(clock)).await?;
     let exe = std::env::current_exe().map_err(|source| Error::File { path: "/proc/self/exe".into(), source })?;
     embedded.images().ensure_builtin(DEMO_IMAGE, &exe).map_err(|e| Error::Image(e.to_string()))?;
     let gateway = network.gateway();
-    let user = User::new(format!("system:node:{}", config.node_name), &[auth::user::GROUP_NODES]);
     let log_dir = config.data_dir.join("logs");
     let data_dir = config.data_dir.join("node");
     let file = |path: &Path, source| Error::File { path: path.to_owned(), source };
@@ -152,25 +170,29 @@ pub async fn start(
     // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let containers = Arc::new(embedded.clone());
-    let own_ports = vec![
-        own_port(None, Protocol::Tcp, config.api_port),
-        own_port(None, Protocol::Tcp, listens.port()),
-        own_port(Some(gateway), Protocol::Tcp, DNS_PORT),
-        own_port(Some(gateway), Protocol::Udp, DNS_PORT),
-    ];
+    let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
+    let own_ports: Vec<HostPort> = api_port
+        .into_iter()
+        .chain([
+            own_port(None, Protocol::Tcp, listens.port()),
+            own_port(Some(gateway), Protocol::Tcp, DNS_PORT),
+            own_port(Some(gateway), Protocol::Udp, DNS_PORT),
+        ])
+        .collect();
+    let node_ip = config.node_ip.unwrap_or(gateway);
     let agent = Agent::new(node::Options {
-        client: parts.client(user, "kubelet"),
+        client: environment.client.clone(),
         node_name: config.node_name.clone(),
-        node_ip: gateway,
+        node_ip,
         hostname: config.node_name.clone(),
         runtime: containers,
         host: Arc::new(embedded),
-        network: Some(network),
+        network: Some(network.clone()),
         node_namespace: None,
         data_dir,
         log_dir,
         dns: DnsOptions {
-            server: Some(config.dns.to_string()),
+            server: Some(config.cluster.dns.to_string()),
             domain: DOMAIN.into(),
             node: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
         },
@@ -184,17 +206,22 @@ pub async fn start(
         own_ports: own_ports.clone(),
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
-        clock: parts.clock.clone(),
-        rng: parts.rng.clone(),
+        annotations: match config.node_ip {
+            Some(_) => [(POD_NETWORK.to_owned(), "vxlan".to_owned())].into(),
+            None => BTreeMap::new(),
+        },
+        clock: environment.clock.clone(),
+        rng: environment.rng.clone(),
     });
-    let listeners = parts.component("kubelet-listeners", &Handle::current());
-    let listening = sockets.serve(agent.handle(), IpAddr::V4(gateway), &listeners).await;
+    let listeners = environment.component("kubelet-listeners", &Handle::current());
+    let listening = sockets.serve(agent.handle(), IpAddr::V4(node_ip), &listeners).await;
     listening.map_err(|(socket, e)| Error::Port(socket, e))?;
-    let (agent, shutdown) = (Arc::new(agent), parts.shutdown.clone());
-    let node = parts.component("node", &Handle::current());
+    let (agent, shutdown) = (Arc::new(agent), environment.shutdown.clone());
+    let node = environment.component("node", &Handle::current());
     node.on(runtime).spawn("kubelet", OnEnd::Restart, move || agent.clone().run(shutdown.clone()));
     let rules = Arc::new(ServiceRules::open(config.services(own_ports))?);
-    let (shared, name, shutdown) = (informers.clone(), config.node_name.clone(), parts.shutdown.clone());
+    let (shared, name, shutdown) =
+        (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
     node.spawn("service-proxy", OnEnd::Restart, move || {
         proxy::run(proxy::Options {
             informers: shared.clone(),
@@ -203,7 +230,7 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
-    let (shared, shutdown) = (informers.clone(), parts.shutdown.clone());
+    let (shared, shutdown) = (environment.informers.clone(), environment.shutdown.clone());
     node.spawn("dns", OnEnd::Restart, move || {
         dns::run(dns::Options {
             informers: shared.clone(),
@@ -213,11 +240,17 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
+    if config.node_ip.is_some() {
+        let (shared, name, shutdown) =
+            (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
+        node.spawn("pod-routes", OnEnd::Restart, move || {
+            node::follow_peers(shared.clone(), network.clone(), name.clone(), shutdown.clone())
+        });
+    }
     Ok(listeners)
 }
 
-fn runtime_clock(parts: &Parts) -> runtime::Clock {
-    let clock = parts.clock.clone();
+fn runtime_clock(clock: Arc<dyn Clock>) -> runtime::Clock {
     Arc::new(move || {
         let now = clock.now();
         runtime::Timestamp { secs: now.as_second().unsigned_abs(), nanos: now.subsec_nanosecond().unsigned_abs() }
@@ -233,20 +266,9 @@ pub enum Remains {
 }
 
 /// Removes everything that a node created on this machine: containers, network, rules. Works without a running node.
-pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr, remains: Remains) -> Result<(), Error> {
-    let config = Config {
-        data_dir: data_dir.to_owned(),
-        sysctls: Allowlist::default(),
-        pod_max_pids: -1,
-        seccomp_default: SeccompDefault::default(),
-        node_name: String::new(),
-        pod_range,
-        service_range,
-        dns: Ipv4Addr::UNSPECIFIED,
-        api_port: 0,
-    };
-    let clock: runtime::Clock = Arc::new(|| runtime::Timestamp { secs: 0, nanos: 0 });
-    Embedded::purge(&config.runtime(clock)).await?;
+pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
+    let config = recorded(data_dir);
+    Embedded::purge(&config.runtime(no_clock())).await?;
     if remains == Remains::All {
         ServiceRules::purge(&config.services(Vec::new())).await?;
         PodNetwork::purge(&config.network()).await?;
@@ -254,4 +276,29 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr, remain
     // Volumes of pods that were not terminated.
     runtime::beneath::unmount_below(data_dir).map_err(|source| Error::File { path: data_dir.to_owned(), source })?;
     Ok(())
+}
+
+/// Kills all processes of a node's pods, as if its machine had lost its power. Its agent does not run.
+pub async fn power_off(data_dir: &Path) -> Result<(), Error> {
+    Ok(Embedded::power_off(&recorded(data_dir).runtime(no_clock())).await?)
+}
+
+/// The options by which the parts of a node that does not run are found.
+fn recorded(data_dir: &Path) -> Config {
+    let cluster = ClusterNetwork::recorded(data_dir);
+    Config {
+        data_dir: data_dir.to_owned(),
+        sysctls: Allowlist::default(),
+        pod_max_pids: -1,
+        seccomp_default: SeccompDefault::default(),
+        node_name: String::new(),
+        node_ip: None,
+        pod_range: cluster.first(),
+        cluster,
+        api_port: None,
+    }
+}
+
+fn no_clock() -> runtime::Clock {
+    Arc::new(|| runtime::Timestamp { secs: 0, nanos: 0 })
 }

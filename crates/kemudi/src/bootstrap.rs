@@ -1,13 +1,15 @@
 //! The first objects of a cluster: namespaces, roles, priority classes, the service of the API server. Missing ones are created, and
 //! changed ones are left alone. Kinds that are turned off (`--runtime-config`) are skipped.
 
+use crate::cluster_network;
+use crate::dns_endpoints::Endpoint;
 use futures::future::try_join_all;
 use meta::{Gvr, Object, Reason, Status};
 use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The address of the cluster's DNS service within the service range.
 pub const DNS_HOST: u64 = 10;
@@ -47,6 +49,7 @@ pub async fn run(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Statu
         classes,
         cluster_info(registry, cluster),
         token_tracking(registry),
+        joining(registry),
         api_service(registry, cluster)
     )?;
     Ok(())
@@ -102,20 +105,95 @@ current-context: \"\"\nkind: Config\nusers: null\n"
     create(registry, "", "v1", "configmaps", json!({"metadata": metadata, "data": {"kubeconfig": kubeconfig}})).await
 }
 
-/// The service of the DNS server, which listens on an address of the node.
-pub async fn dns(registry: &Registry, cluster_ip: IpAddr, address: IpAddr) -> Result<(), Status> {
+/// The service of the DNS servers of nodes. Pods use the one of their own node.
+pub async fn dns(registry: &Registry, cluster_ip: Ipv4Addr, servers: &[Endpoint]) -> Result<(), Status> {
     let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
         {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53}]);
     let service = json!({"metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
-        "spec": {"clusterIP": cluster_ip.to_string(), "type": "ClusterIP", "ports": ports}});
+        "spec": {"clusterIP": cluster_ip.to_string(), "type": "ClusterIP", "ports": ports,
+            "internalTrafficPolicy": "Local"}});
     create(registry, "", "v1", "services", service).await?;
     let metadata = json!({"name": "kube-dns", "namespace": "kube-system",
         "labels": {"kubernetes.io/service-name": "kube-dns", "endpointslice.kubernetes.io/managed-by": "kemudi"}});
-    let slice = json!({"metadata": metadata, "addressType": "IPv4",
-        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+    let endpoint =
+        |e: &Endpoint| json!({"addresses": [e.address.to_string()], "conditions": {"ready": true}, "nodeName": e.node});
+    let endpoints: Vec<Value> = servers.iter().map(endpoint).collect();
+    let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints,
         "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]});
     replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await
+}
+
+/// The group of bootstrap tokens for nodes.
+pub const JOINING: &str = "system:bootstrappers:kemudi:nodes";
+
+/// The permissions of machines that join the cluster, and of nodes besides those that the Node authorizer gives them.
+async fn joining(registry: &Registry) -> Result<(), Status> {
+    const RBAC: &str = "rbac.authorization.k8s.io";
+    let group = |name: &str| json!({"kind": "Group", "apiGroup": RBAC, "name": name});
+    let nodes = || group(auth::user::GROUP_NODES);
+    let read = |groups: Value, resources: Value| json!({"apiGroups": groups, "resources": resources, "verbs": ["get", "list", "watch"]});
+    let roles = [
+        (
+            "clusterroles",
+            "",
+            "kemudi:node",
+            vec![
+                read(json!([""]), json!(["nodes", "services"])),
+                read(json!(["discovery.k8s.io"]), json!(["endpointslices"])),
+            ],
+        ),
+        (
+            "roles",
+            cluster_network::NAMESPACE,
+            "kemudi:cluster-network",
+            vec![json!({"apiGroups": [""],
+            "resources": ["configmaps"], "resourceNames": [cluster_network::NAME], "verbs": ["get"]})],
+        ),
+        (
+            "roles",
+            "kube-public",
+            "kemudi:cluster-info",
+            vec![json!({"apiGroups": [""],
+            "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"]})],
+        ),
+    ];
+    let roles = roles.map(|(resource, namespace, name, rules)| {
+        let role = json!({"metadata": {"name": name, "namespace": namespace}, "rules": rules});
+        create(registry, RBAC, "v1", resource, role)
+    });
+    let requests = "system:certificates.k8s.io:certificatesigningrequests";
+    let approver = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller"});
+    let bindings = [
+        ("", "kemudi:node", "kemudi:node".to_owned(), nodes()),
+        (cluster_network::NAMESPACE, "kemudi:cluster-network", "kemudi:cluster-network".to_owned(), nodes()),
+        (
+            "kube-public",
+            "kemudi:cluster-info",
+            "kemudi:cluster-info".to_owned(),
+            json!({"kind": "User", "apiGroup": RBAC, "name": "system:anonymous"}),
+        ),
+        ("", "kemudi:node-bootstrapper", "system:node-bootstrapper".to_owned(), group(JOINING)),
+        ("", "kemudi:approve-node-clients", format!("{requests}:nodeclient"), group(JOINING)),
+        ("", "kemudi:renew-node-clients", format!("{requests}:selfnodeclient"), nodes()),
+        (
+            "",
+            "kemudi:approve-kubelet-serving",
+            "system:certificates.k8s.io:kubelet-serving-approver".to_owned(),
+            approver,
+        ),
+    ];
+    let bindings = bindings.map(|(namespace, name, role, subject)| {
+        let (resource, kind) = match namespace {
+            "" => ("clusterrolebindings", "ClusterRole"),
+            _ => ("rolebindings", "Role"),
+        };
+        let reference = json!({"apiGroup": RBAC, "kind": kind, "name": role});
+        let binding =
+            json!({"metadata": {"name": name, "namespace": namespace}, "roleRef": reference, "subjects": [subject]});
+        create(registry, RBAC, "v1", resource, binding)
+    });
+    tokio::try_join!(try_join_all(roles), try_join_all(bindings)).map(drop)
 }
 
 /// Sets the endpoints of the service `kubernetes` to these servers, unless they are already. Without an address that pods can reach
@@ -179,7 +257,7 @@ fn object(request: &Request, mut o: Value) -> Result<Object, Status> {
     Ok(o)
 }
 
-async fn create(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
+pub async fn create(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
     let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
     let key = request.resource.key(&request.namespace, &request.name);
     if key.is_some_and(|k| registry.store.snapshot().get(&k).is_some()) {
@@ -200,7 +278,7 @@ async fn create(registry: &Registry, group: &str, version: &str, resource: &str,
     }
 }
 
-async fn replace(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
+pub async fn replace(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
     create(registry, group, version, resource, o.clone()).await?;
     let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
     let object = object(&request, o)?;

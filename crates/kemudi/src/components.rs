@@ -1,5 +1,6 @@
 //! The controllers and the scheduler. Each has its own identity and is subject to authorization and admission.
 
+use crate::agent::Environment;
 use crate::leadership::Candidate;
 use crate::peers::Peer;
 use apiserver::{DecisionReport, DecisionSource, Server, as_identity};
@@ -7,6 +8,7 @@ use async_trait::async_trait;
 use auth::User;
 use bytes::Bytes;
 use client::{Client, InProcess, Informers};
+use controllers::nodeipam;
 use http::Request;
 use meta::{Clock, GroupResource, Rng, Value};
 use std::collections::BTreeSet;
@@ -41,6 +43,33 @@ pub struct Parts {
     pub membership: Option<Membership>,
     /// The configuration of the scheduler.
     pub scheduling: scheduler::Configuration,
+    /// None: nodes get no ranges of pod addresses.
+    pub pod_ranges: Option<PodRanges>,
+}
+
+/// The ranges of pod addresses that nodes get.
+#[derive(Clone)]
+pub struct PodRanges {
+    pub cluster: network::Cidr,
+    /// The prefix length of the range of a node.
+    pub bits: u8,
+    /// A range that no node gets.
+    pub reserved: Option<network::Cidr>,
+    /// For every node, not only those that take part in the pod network of Kemudi.
+    pub for_all: bool,
+}
+
+impl PodRanges {
+    fn start(&self, shared: &controllers::Options, component: &Component, client_for: &dyn Fn(&str) -> Client) {
+        let options = nodeipam::Options::new(&self.cluster.to_string(), Some(self.bits), None);
+        let options = match options {
+            Ok(options) if self.for_all => options,
+            Ok(options) => options.on_request(node::join::POD_NETWORK),
+            Err(e) => return tracing::error!("nodes get no ranges of pod addresses: {e}"),
+        };
+        let reserved = self.reserved.and_then(|r| nodeipam::Cidr::parse(&r.to_string()));
+        nodeipam::start(options, reserved, shared, component, client_for);
+    }
 }
 
 /// A server among several.
@@ -66,6 +95,19 @@ impl Parts {
     /// A component whose services end with the process.
     pub fn component(&self, name: &'static str, runtime: &Handle) -> Component {
         self.server.registry.supervisor.component(name, &self.shutdown, runtime)
+    }
+
+    /// What a node in this process uses of it.
+    pub fn node(&self, name: &str, informers: &Informers) -> Environment {
+        let user = User::new(format!("system:node:{name}"), &[auth::user::GROUP_NODES]);
+        Environment {
+            client: self.client(user, "kubelet"),
+            informers: informers.clone(),
+            clock: self.clock.clone(),
+            rng: self.rng.clone(),
+            shutdown: self.shutdown.clone(),
+            supervisor: self.server.registry.supervisor.clone(),
+        }
     }
 
     fn informers(&self, user: &str) -> Informers {
@@ -131,7 +173,12 @@ pub fn start(parts: &Parts, runtime: &Handle, scheduling: &Handle) -> Informers 
     };
     let controllers = {
         let parts = parts.clone();
-        move |component: &Component| controllers::start(&options, component, &|name| parts.controller(name))
+        move |component: &Component| {
+            controllers::start(&options, component, &|name| parts.controller(name));
+            if let Some(ranges) = &parts.pod_ranges {
+                ranges.start(&options, component, &|name| parts.controller(name));
+            }
+        }
     };
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
     let scheduler = {

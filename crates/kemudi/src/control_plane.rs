@@ -237,7 +237,7 @@ impl ControlPlane {
                 apiserver::listen::serve(server.clone(), listener.clone(), tls.clone(), shutdown.clone())
             });
         };
-        if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
+        if let Some(inside) = config.inside.filter(|inside| !config.bind.is_unspecified() && *inside != config.bind) {
             let socket = SocketAddr::new(inside, address.port());
             let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
             listen("api-for-pods", second);

@@ -7,7 +7,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Subdirectories that a cluster uses.
-const DIRECTORIES: [&str; 7] = ["store", "keys", "runtime", "node", "logs", "network", "netns"];
+const DIRECTORIES: [&str; 10] =
+    ["store", "keys", "runtime", "node", "logs", "network", "netns", "pki", "nodes", "node-netns"];
 
 /// The subdirectory that every cluster creates first.
 const MARK: &str = "lock";

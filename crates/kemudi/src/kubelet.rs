@@ -52,6 +52,17 @@ impl Sockets {
         self.listener.local_addr()
     }
 
+    /// The listener of a node that has joined. `tls` has its certificate, and is changed when that is renewed.
+    pub fn with(
+        listener: TcpListener,
+        certificates: Certificates,
+        clock: Arc<dyn Clock>,
+        tls: watch::Sender<Arc<rustls::ServerConfig>>,
+        max_connections: usize,
+    ) -> Self {
+        Self { listener, certificates, clock, tls, max_connections }
+    }
+
     /// Serves until shutdown; also on `inside`, if the listener is not bound to that address. Fails if that address cannot be bound.
     pub async fn serve(
         self,
@@ -61,7 +72,7 @@ impl Sockets {
     ) -> Result<(), (SocketAddr, std::io::Error)> {
         let endpoint = Endpoint::new(Arc::new(Agent(handle)), self.certificates, self.clock, self.max_connections);
         let bound = self.listener.local_addr().map_err(|e| (SocketAddr::new(inside, 0), e))?;
-        // The certificate never changes, so the sender is only kept for its receivers.
+        // Kept for its receivers.
         let tls = Arc::new(self.tls);
         let serve = |name, listener: TcpListener| {
             let (endpoint, listener, tls) = (endpoint.clone(), Arc::new(listener), tls.clone());

@@ -14,18 +14,24 @@ mod background;
 mod backup;
 mod bootstrap;
 mod cluster_keys;
+mod cluster_network;
 mod components;
 mod control_plane;
 mod data_dir;
+mod dns_endpoints;
 mod etcd;
 mod flag_error;
 mod images;
+mod join;
 mod kubelet;
 mod leadership;
 mod lock;
+mod machine;
 mod man;
 mod missing;
 mod namespace;
+mod node_command;
+mod options;
 mod output;
 mod peers;
 mod pki;
@@ -34,6 +40,7 @@ mod reload;
 mod signals;
 mod sim;
 mod system;
+mod token;
 mod tokens;
 mod up;
 
@@ -49,17 +56,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs a cluster with one node on this machine until it is stopped.
+    /// Runs a cluster on this machine until it is stopped: with one node, or several (--nodes).
     #[command(after_help = missing::table())]
-    Up(up::Options),
+    Up(options::Options),
     /// Runs a control plane without a node until it is stopped. Several servers with the same etcd form one cluster.
-    Server(up::ServerOptions),
+    Server(options::ServerOptions),
+    /// Runs a node of a cluster whose server is on another machine, until it is stopped.
+    Agent(join::Options),
+    /// Creates bootstrap tokens, with which machines join a cluster.
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Lists, stops, starts, cuts off and heals the nodes of `kemudi up --nodes`.
+    #[command(subcommand)]
+    Node(node_command::Command),
     /// Measures the cluster of a kubeconfig, or one that it starts.
     Bench(BenchCommand),
     /// The Kubernetes client, like kubectl.
     Kubectl,
     /// Stops the cluster of a data directory.
-    Down(up::DownOptions),
+    Down(options::DownOptions),
     /// Writes the state and the keys of a cluster to a directory. The cluster may run.
     Backup(backup::BackupOptions),
     /// Restores a backup into a new data directory, or into etcd.
@@ -120,8 +135,11 @@ fn main() -> ExitCode {
         }
         Command::Server(mut o) => {
             o.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
-            up::serve(o, None)
+            up::serve(o, up::Local::None)
         }
+        Command::Agent(o) => join::run(o),
+        Command::Token(c) => return token::main(&c),
+        Command::Node(c) => return node_command::main(&c),
         Command::Down(o) => up::down(&o),
         Command::Backup(o) => up::block_on(backup::backup(&o)),
         Command::Restore(o) => up::block_on(backup::restore(&o)),

@@ -107,25 +107,9 @@ impl Pki {
         Ok(ClientIdentity { certificates: pair.certificate.into_bytes(), key: pair.key.into_bytes() })
     }
 
-    /// TLS of the listener. It accepts any client certificate, because authenticators verify them later; `authorities` are
-    /// named in the handshake so that clients choose a suitable one.
+    /// TLS of the listener, see [`tls`].
     pub fn tls(&self, pair: &Pair, authorities: &[&str]) -> Result<Arc<rustls::ServerConfig>, Error> {
-        let bad = |e: rustls::pki_types::pem::Error| Error::Read { path: self.directory.clone(), why: e.to_string() };
-        let mut roots = rustls::RootCertStore::empty();
-        for c in authorities.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem.as_bytes())) {
-            roots.add(c.map_err(bad)?)?;
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier = AnyCertificate::new(provider.clone(), &roots);
-        let chain =
-            CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<Vec<_>, _>>().map_err(bad)?;
-        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(bad)?;
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+        tls(pair, authorities, &self.directory)
     }
 
     /// The key that signs service account tokens (ECDSA P-256), created at the first start.
@@ -139,6 +123,27 @@ impl Pki {
         let bytes = fs::read(&path).map_err(|source| Error::File { path: path.clone(), source })?;
         PrivateKey::from_der("PRIVATE KEY", &bytes).map_err(bad)
     }
+}
+
+/// TLS of the listener. It accepts any client certificate, because authenticators verify them later; `authorities` are
+/// named in the handshake so that clients choose a suitable one. `directory` is that of the files, for errors.
+pub fn tls(pair: &Pair, authorities: &[&str], directory: &Path) -> Result<Arc<rustls::ServerConfig>, Error> {
+    let bad = |e: rustls::pki_types::pem::Error| Error::Read { path: directory.to_owned(), why: e.to_string() };
+    let mut roots = rustls::RootCertStore::empty();
+    for c in authorities.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem.as_bytes())) {
+        roots.add(c.map_err(bad)?)?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = AnyCertificate::new(provider.clone(), &roots);
+    let chain =
+        CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(bad)?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
 }
 
 /// Opens a CA of this name, or creates it.

@@ -1,17 +1,18 @@
 //! `kemudi up` and `kemudi down`.
 
-use crate::components::{self, Membership, Parts};
+use crate::cluster_network::ClusterNetwork;
+use crate::components::{self, Membership, Parts, PodRanges};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
+use crate::machine::Machine;
 use crate::namespace::Location;
+use crate::options::{DownOptions, KubeletOptions, NodeOptions, Options, ServerOptions};
 use crate::pki;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
-use crate::{access, agent, background, bootstrap, data_dir, lock, privileges};
+use crate::{access, agent, background, bootstrap, data_dir, dns_endpoints, join, lock, machine, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use clap::Args;
-use jiff::SignedDuration;
 use meta::Clock;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,113 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strategies::networking::Cidr;
-use supervisor::Supervisor;
+use supervisor::{OnEnd, Supervisor};
 use tokio::runtime::Handle;
-
-/// Flags of `kemudi up`.
-#[derive(Args)]
-pub struct Options {
-    #[command(flatten)]
-    pub server: ServerOptions,
-    #[command(flatten)]
-    pub node: NodeOptions,
-}
-
-/// Flags of the control plane.
-#[derive(Args)]
-pub struct ServerOptions {
-    /// Directory of the store, keys and containers.
-    #[arg(long, default_value = "/var/lib/kemudi")]
-    pub data_dir: PathBuf,
-    /// Bind address of the API server.
-    #[arg(long, default_value = "127.0.0.1")]
-    pub bind_address: IpAddr,
-    /// Address of this server that others use, in the kubeconfig and in the service `kubernetes`. Default:
-    /// the bind address, or the loopback address if that is unspecified.
-    #[arg(long)]
-    pub advertise_address: Option<IpAddr>,
-    /// Port of the API server; 0 for any free port.
-    #[arg(long, default_value_t = 6443)]
-    pub secure_port: u16,
-    /// Where to write the administrator's kubeconfig. Default: `kubeconfig` in the data directory.
-    #[arg(long)]
-    pub write_kubeconfig: Option<PathBuf>,
-    /// Range of service addresses, or two ranges of different families. Services use the first unless they specify families.
-    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
-    pub service_cluster_ip_range: Vec<Cidr>,
-    /// EncryptionConfiguration: which resources are encrypted at rest and with which keys. Default: secrets,
-    /// with a key in the data directory.
-    #[arg(long)]
-    pub encryption_provider_config: Option<PathBuf>,
-    /// Admission plugins to enable in addition to the default ones.
-    #[arg(long, value_delimiter = ',')]
-    pub enable_admission_plugins: Vec<String>,
-    /// Default admission plugins to disable.
-    #[arg(long, value_delimiter = ',')]
-    pub disable_admission_plugins: Vec<String>,
-    /// AdmissionConfiguration: configurations of admission plugins.
-    #[arg(long)]
-    pub admission_control_config_file: Option<PathBuf>,
-    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins and extenders of the scheduler.
-    #[arg(long)]
-    pub scheduler_config: Option<PathBuf>,
-    #[command(flatten)]
-    pub api: crate::api::Flags,
-    /// All flags with their values (`/flagz`).
-    #[arg(skip)]
-    pub shown: BTreeMap<String, String>,
-    /// Maximum lifetime of certificates that are requested by a CertificateSigningRequest.
-    #[arg(long, default_value = "8760h")]
-    pub cluster_signing_duration: SignedDuration,
-    #[command(flatten)]
-    pub access: access::Options,
-    #[command(flatten)]
-    pub etcd: crate::etcd::Flags,
-}
-
-/// Flags of the node on this machine.
-#[derive(Args)]
-pub struct NodeOptions {
-    /// Runs only the control plane, without a node on this machine.
-    #[arg(long)]
-    pub disable_agent: bool,
-    /// Name of this machine's node. Default: its host name.
-    #[arg(long)]
-    pub node_name: Option<String>,
-    /// Bind address of the kubelet's API. Pods and the API server can always reach it at the
-    /// node's own address.
-    #[arg(long, default_value = "0.0.0.0")]
-    pub kubelet_address: IpAddr,
-    /// Port of the kubelet's API; 0 for any free port.
-    #[arg(long, default_value_t = 10250)]
-    pub kubelet_port: u16,
-    /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
-    /// namespaced sysctls can be allowed.
-    #[arg(long, value_delimiter = ',')]
-    pub allowed_unsafe_sysctls: Vec<String>,
-    /// Maximum number of processes and threads of a pod; -1 for no limit.
-    #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
-    pub pod_max_pids: i64,
-    /// Default seccomp profile of containers: that of the container runtime (`RuntimeDefault`) instead of none. Privileged
-    /// containers never have one.
-    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
-    pub seccomp_default: bool,
-    /// Range of pod addresses.
-    #[arg(long, default_value = POD_RANGE)]
-    pub cluster_cidr: network::Cidr,
-}
-
-const POD_RANGE: &str = "10.244.0.0/24";
-
-#[derive(Args)]
-pub struct DownOptions {
-    /// Data directory of the cluster to stop.
-    #[arg(long, default_value = "/var/lib/kemudi")]
-    pub data_dir: PathBuf,
-    /// Also removes containers, network, packet rules and data.
-    #[arg(long)]
-    pub purge: bool,
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -141,6 +37,10 @@ pub enum Error {
     Runtime(std::io::Error),
     #[error(transparent)]
     Agent(#[from] agent::Error),
+    #[error(transparent)]
+    Join(#[from] join::Error),
+    #[error(transparent)]
+    Machine(#[from] machine::Error),
     #[error(transparent)]
     Service(#[from] supervisor::Failure),
     #[error("{0}")]
@@ -170,6 +70,8 @@ pub enum Error {
     Api(#[from] crate::flag_error::Error),
     #[error("creating the service of the DNS server: {0}")]
     Dns(meta::Status),
+    #[error("publishing the cluster's address ranges: {0}")]
+    Publish(meta::Status),
     #[error(
         "this process lacks capabilities to run containers:{}\nRun it as root, or only the control plane with --disable-agent; nothing was changed",
         privileges::listed(.0)
@@ -193,13 +95,13 @@ pub enum Error {
 
 /// Maximum number of connections of the kubelet's API.
 const MAX_AGENT_CONNECTIONS: usize = 4096;
-const PID_FILE: &str = "kemudi.pid";
+pub const PID_FILE: &str = "kemudi.pid";
 /// How long the shutdown waits for the audit webhook.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
 /// How long the shutdown waits for running tasks.
-const LAST_TASKS: Duration = Duration::from_secs(2);
+pub const LAST_TASKS: Duration = Duration::from_secs(2);
 /// Maximum duration of the shutdown in addition to the limits of its parts.
-const END: Duration = Duration::from_secs(10);
+pub const END: Duration = Duration::from_secs(10);
 /// When the start has surely completed and its code can be paged out.
 const SETTLED: Duration = Duration::from_secs(30);
 
@@ -210,17 +112,31 @@ pub fn block_on(command: impl Future<Output = Result<(), control_plane::Error>>)
     Ok(runtime.block_on(command)?)
 }
 
-/// Runs a cluster with one node on this machine.
+/// The nodes in or below this process.
+pub enum Local {
+    None,
+    /// One node in this process.
+    Node(KubeletOptions),
+    /// Nodes in processes and network namespaces of their own.
+    Nodes(NodeOptions),
+}
+
+/// Runs a cluster on this machine.
 pub fn up(options: Options) -> Result<(), Error> {
     let Options { server, node } = options;
     if server.etcd.is_used() && !node.disable_agent {
         return Err(Error::NodeOnEtcd);
     }
-    serve(server, Some(node).filter(|n| !n.disable_agent))
+    let local = match node {
+        NodeOptions { disable_agent: true, .. } => Local::None,
+        NodeOptions { nodes: Some(_), .. } => Local::Nodes(node),
+        NodeOptions { kubelet, .. } => Local::Node(kubelet),
+    };
+    serve(server, local)
 }
 
-/// Runs a control plane, and the node if there is one, until it is stopped.
-pub fn serve(options: ServerOptions, node: Option<NodeOptions>) -> Result<(), Error> {
+/// Settings of a process that runs until it is stopped.
+pub fn set_up_process() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("KEMUDI_LOG").unwrap_or_else(|_| "warn".into());
     // Reporting a failed log write on the same stream would panic.
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
@@ -230,6 +146,11 @@ pub fn serve(options: ServerOptions, node: Option<NodeOptions>) -> Result<(), Er
     if let Err(e) = nix::sys::prctl::set_thp_disable(true) {
         tracing::debug!("turning huge pages off failed: {e}");
     }
+}
+
+/// Runs a control plane, and the nodes if there are any, until it is stopped.
+pub fn serve(options: ServerOptions, local: Local) -> Result<(), Error> {
+    set_up_process();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let controllers = background::controllers().map_err(Error::Runtime)?;
     let scheduler = background::scheduler().map_err(Error::Runtime)?;
@@ -241,20 +162,24 @@ pub fn serve(options: ServerOptions, node: Option<NodeOptions>) -> Result<(), Er
         node: node_threads.handle(),
         workers: workers.handle(),
     };
-    let result = runtime.block_on(run(options, node, threads));
-    // Requests that were answered are stored; remaining work is abandoned. No thread may run on beside the end of this
-    // process, because the crypto library has released its locks by then, and aborts whoever still asks for random numbers.
+    let result = runtime.block_on(run(options, local, threads));
+    end([node_threads, controllers, scheduler, workers, runtime]);
+    result
+}
+
+/// Ends the threads of a process. Requests that were answered are stored; remaining work is abandoned. No thread may run on beside the end
+/// of the process, because the crypto library has released its locks by then, and aborts whoever still asks for random numbers.
+pub fn end<const N: usize>(runtimes: [tokio::runtime::Runtime; N]) {
     std::thread::scope(|s| {
-        for runtime in [node_threads, controllers, scheduler, workers, runtime] {
+        for runtime in runtimes {
             s.spawn(|| runtime.shutdown_timeout(LAST_TASKS));
         }
     });
-    result
 }
 
 /// Ends the process if it does not stop in time after a signal, whatever its threads do. Answered requests
 /// are stored.
-fn end_in_time(bound: Duration) -> std::io::Result<()> {
+pub fn end_in_time(bound: Duration) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut stop = {
         let _runtime = runtime.enter();
@@ -279,7 +204,7 @@ struct Threads<'a> {
     workers: &'a Handle,
 }
 
-async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads: Threads<'_>) -> Result<(), Error> {
+async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Result<(), Error> {
     let started = tokio::time::Instant::now();
     let advertise = match (options.advertise_address, options.bind_address) {
         (Some(address), _) => address,
@@ -298,16 +223,25 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
     let ranges = options.service_cluster_ip_range.clone();
     check_ranges(&ranges)?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let node_config = match node_options {
-        Some(o) => {
-            let (services, dns) = node_range(&ranges)?;
-            check_node(o.node_name.as_deref(), services, o.cluster_cidr)?;
-            let sysctls = node::Allowlist::new(&o.allowed_unsafe_sysctls, &kernel)?;
-            Some((o, services, dns, sysctls))
-        }
-        None => None,
+    let has_node = !matches!(local, Local::None);
+    let cluster = match node_range(&ranges) {
+        Ok((services, dns)) => Some(ClusterNetwork { pods: options.cluster_cidr, services, dns }),
+        Err(e) if has_node => return Err(e),
+        // Nodes of other programs have other networks.
+        Err(_) => None,
     };
-    let has_node = node_config.is_some();
+    if let (true, Some(cluster)) = (has_node, &cluster) {
+        check_overlap(cluster.services, cluster.pods)?;
+    }
+    let sysctls = match &local {
+        Local::Node(o) => node::Allowlist::new(&o.allowed_unsafe_sysctls, &kernel)?,
+        Local::Nodes(o) => node::Allowlist::new(&o.kubelet.allowed_unsafe_sysctls, &kernel)?,
+        Local::None => node::Allowlist::default(),
+    };
+    let node_name = match &local {
+        Local::Node(o) => o.node_name()?,
+        _ => String::new(),
+    };
     if has_node {
         let missing = privileges::of_this_process();
         if !missing.is_empty() {
@@ -337,31 +271,28 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
     };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let api_port = listener.local_addr().map_or(options.secure_port, |a| a.port());
-    let (node, kubelet) = match node_config {
-        Some((o, service_range, dns, sysctls)) => {
+    let (node, kubelet) = match (&local, cluster) {
+        (Local::Node(o), Some(cluster)) => {
             let listening = control_plane::listen(o.kubelet_address, o.kubelet_port).await;
-            let listener = listening.map_err(|e| match e {
-                control_plane::Error::Port(address, why) => Error::KubeletPort(address, why),
-                e => e.into(),
-            })?;
+            let listener = listening.map_err(kubelet_port)?;
             let node = agent::Config {
-                api_port,
+                api_port: Some(api_port),
                 data_dir: options.data_dir.clone(),
                 sysctls,
                 pod_max_pids: o.pod_max_pids,
-                seccomp_default: match o.seccomp_default {
-                    true => node::SeccompDefault::RuntimeDefault,
-                    false => node::SeccompDefault::Unconfined,
-                },
-                node_name: o.node_name.unwrap_or_else(host_name),
-                pod_range: o.cluster_cidr,
-                service_range,
-                dns,
+                seccomp_default: o.seccomp_default(),
+                node_name,
+                node_ip: o.node_ip,
+                pod_range: cluster.first(),
+                cluster,
             };
             (Some(node), Some(listener))
         }
-        None => (None, None),
+        _ => (None, None),
     };
+    if let Some(cluster) = &cluster {
+        cluster.record(&options.data_dir).map_err(directory)?;
+    }
     crate::namespace::record(&options.data_dir).map_err(directory)?;
     let (trigger, shutdown) = supervisor::shutdown();
     let supervisor = Supervisor::default();
@@ -377,11 +308,18 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         Some(n) => Some(agent::open_network(n).await?),
         None => None,
     };
+    let machine = match (&local, &cluster) {
+        (Local::Nodes(o), Some(cluster)) => Some(Machine::open(o, &options.data_dir, cluster).await?),
+        _ => None,
+    };
+    let gateway = network.as_ref().map(network::PodNetwork::gateway);
+    // Where pods reach the server.
+    let inside = node.as_ref().and_then(|n| n.node_ip).or(gateway).or(machine.as_ref().map(Machine::gateway));
     let config = Config {
         data_dir: options.data_dir.clone(),
         bind: options.bind_address,
         advertise,
-        inside: network.as_ref().map(|n| IpAddr::V4(n.gateway())),
+        inside: inside.map(IpAddr::V4),
         service_cidrs: ranges.clone(),
         event_ttl: Some(options.api.event_ttl).filter(|t| !t.is_zero()),
         runtime,
@@ -396,6 +334,9 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
     crate::output::note!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
     crate::output::print_line!("export KUBECONFIG={}", path.display());
     crate::output::note!("{}", crate::missing::table());
+    if let Some(cluster) = &cluster {
+        cluster.publish(&plane.server.registry).await.map_err(Error::Publish)?;
+    }
     let parts = Parts {
         server: plane.server.clone(),
         clock: plane.clock.clone(),
@@ -407,6 +348,13 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
         membership,
         scheduling,
+        pod_ranges: cluster.map(|cluster| PodRanges {
+            cluster: cluster.pods,
+            bits: cluster.node_bits(),
+            // That of the node in the server's process, even if it runs without one today.
+            reserved: (!options.etcd.is_used()).then(|| cluster.first()),
+            for_all: options.allocate_node_cidrs,
+        }),
     };
     let informers = components::start(&parts, threads.controllers, threads.scheduler);
     if let Some(membership) = &parts.membership {
@@ -415,12 +363,31 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
     }
     let mut agent_listeners = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
-        let gateway = IpAddr::V4(network.gateway());
-        let sockets = Sockets::new(listener, &plane, &node.node_name, gateway, of_agent)?;
-        bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;
-        agent_listeners = Some(agent::start(node, network, sockets, &parts, &informers, threads.node).await?);
+        let inside = IpAddr::V4(node.node_ip.unwrap_or(network.gateway()));
+        let sockets = Sockets::new(listener, &plane, &node.node_name, inside, of_agent)?;
+        let own = dns_endpoints::Endpoint { address: network.gateway(), node: node.node_name.clone() };
+        bootstrap::dns(&plane.server.registry, node.cluster.dns, &[own]).await.map_err(Error::Dns)?;
+        let environment = parts.node(&node.node_name, &informers);
+        agent_listeners = Some(agent::start(node, network, sockets, &environment, threads.node).await?);
         crate::output::note!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
+    if let Some(cluster) = &cluster {
+        let own = gateway.zip(node.as_ref()).map(|(address, node)| (address, node.node_name.clone()));
+        let own = own.map(|(address, node)| dns_endpoints::Endpoint { address, node });
+        let follow = dns_endpoints::Options {
+            registry: parts.server.registry.clone(),
+            informers: informers.clone(),
+            own,
+            dns: cluster.dns,
+            shutdown: parts.shutdown.clone(),
+        };
+        let component = parts.component("cluster-dns", threads.controllers);
+        component.spawn("dns-endpoints", OnEnd::Restart, move || dns_endpoints::run(follow.clone()));
+    }
+    let nodes = match machine {
+        Some(machine) => Some(machine.start(&parts, api_port).await?),
+        None => None,
+    };
     tokio::spawn(async {
         tokio::time::sleep(SETTLED).await;
         if let Err(e) = runtime::memory::let_go_of_code() {
@@ -432,7 +399,7 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         failure = supervisor.failure() => Some(failure),
     };
     plane.server.leave();
-    if node.is_some() {
+    if has_node {
         crate::output::note!("stopping; pods keep running. `kemudi down --purge` removes them and all data");
     }
     // A second signal stops at once.
@@ -444,6 +411,9 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
     // Without the backend, leases cannot be released.
     let membership = supervisor.component(components::MEMBERSHIP, &leaving, threads.controllers);
     let _ = tokio::time::timeout(LAST_TASKS, membership.ended()).await;
+    if let Some(nodes) = &nodes {
+        nodes.stop().await;
+    }
     trigger.trigger();
     plane.listeners.ended().await;
     if let Some(listeners) = agent_listeners {
@@ -481,7 +451,7 @@ fn read(file: &Path) -> Result<String, String> {
 
 /// The maximum connections of the API server and of the agent (a sixteenth, if there is an agent), from the limit of open files.
 /// A quarter of the limit, and at least 160 files, are left for other uses.
-fn connections(limit: nix::Result<u64>, agent: bool) -> (usize, usize) {
+pub fn connections(limit: nix::Result<u64>, agent: bool) -> (usize, usize) {
     let limit = limit.inspect_err(|e| tracing::warn!("raising the limit of open files failed: {e}")).unwrap_or(1024);
     let limit = usize::try_from(limit.min(1 << 20)).unwrap_or(1 << 20);
     let all = limit.saturating_sub(160.max(limit / 4)).max(16);
@@ -507,14 +477,24 @@ fn check_ranges(ranges: &[Cidr]) -> Result<(), Error> {
     }
 }
 
-/// Checks the node's name and address ranges.
-fn check_node(name: Option<&str>, services: network::Cidr, pods: network::Cidr) -> Result<(), Error> {
-    if let Some(name) = name {
+impl KubeletOptions {
+    /// The name of the node: the flag, or the name of this machine.
+    pub fn node_name(&self) -> Result<String, Error> {
+        let Some(name) = &self.node_name else { return Ok(host_name()) };
         let errors = meta::names::dns_subdomain(name);
-        if !errors.is_empty() {
-            return Err(Error::NodeName { name: name.into(), errors });
-        }
+        if errors.is_empty() { Ok(name.clone()) } else { Err(Error::NodeName { name: name.clone(), errors }) }
     }
+}
+
+/// The error of the listener of the kubelet's API.
+pub fn kubelet_port(e: control_plane::Error) -> Error {
+    match e {
+        control_plane::Error::Port(address, why) => Error::KubeletPort(address, why),
+        e => e.into(),
+    }
+}
+
+fn check_overlap(services: network::Cidr, pods: network::Cidr) -> Result<(), Error> {
     if services.contains(pods.address()) || pods.contains(services.address()) {
         return Err(Error::Overlap { services, pods });
     }
@@ -587,10 +567,6 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         if !data_dir::is_ours(&options.data_dir) {
             return Err(Error::NotOurs(options.data_dir.display().to_string()));
         }
-        let pods: network::Cidr = match POD_RANGE.parse() {
-            Ok(r) => r,
-            Err(e) => unreachable!("a constant range: {e}"),
-        };
         let remains = match &namespace {
             Location::Here => agent::Remains::All,
             Location::Other(file) => {
@@ -601,7 +577,10 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         };
         // New threads inherit the namespace of this one.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
-        runtime.block_on(agent::purge(&options.data_dir, pods, pods, remains))?;
+        runtime.block_on(async {
+            machine::purge(&options.data_dir, remains).await?;
+            agent::purge(&options.data_dir, remains).await.map_err(Error::from)
+        })?;
         data_dir::remove(&options.data_dir).map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     }
     Ok(())
@@ -626,7 +605,7 @@ fn is_locked(data_dir: &Path) -> Result<bool, Error> {
 
 /// Locks a data directory. Waits until the kernel has cleaned up a killed holder; `None` if
 /// the holder runs.
-async fn take_lock(data_dir: &Path) -> std::io::Result<Option<lock::Lock>> {
+pub async fn take_lock(data_dir: &Path) -> std::io::Result<Option<lock::Lock>> {
     const CLEANED_UP: Duration = Duration::from_secs(5);
     let started = tokio::time::Instant::now();
     loop {
@@ -709,18 +688,16 @@ mod start_tests {
     }
 
     #[test]
-    fn invalid_nodes_are_rejected() {
-        let check = |name: Option<&str>, services: &str, pods: &str| {
-            check_node(name, services.parse().unwrap(), pods.parse().unwrap()).err().map(|e| e.to_string())
+    fn overlapping_ranges_are_rejected() {
+        let check = |services: &str, pods: &str| {
+            check_overlap(services.parse().unwrap(), pods.parse().unwrap()).err().map(|e| e.to_string())
         };
-        assert_eq!(check(Some("a-1.b"), "10.96.0.0/16", "10.244.0.0/24"), None);
-        assert_eq!(check(None, "10.96.0.0/16", "10.97.0.0/16"), None);
-        let name = check(Some("Bad_Name"), "10.96.0.0/16", "10.244.0.0/24").unwrap();
-        assert!(name.starts_with("--node-name: invalid value \"Bad_Name\": a lowercase RFC 1123 subdomain"), "{name}");
+        assert_eq!(check("10.96.0.0/16", "10.244.0.0/24"), None);
+        assert_eq!(check("10.96.0.0/16", "10.97.0.0/16"), None);
         for (services, pods) in
             [("10.244.0.0/16", "10.244.0.0/24"), ("10.244.7.0/24", "10.244.0.0/16"), ("10.0.0.0/24", "10.0.0.0/24")]
         {
-            let overlap = check(None, services, pods).unwrap();
+            let overlap = check(services, pods).unwrap();
             let want = format!("--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}");
             assert!(overlap.starts_with(&want), "{overlap}");
         }

@@ -20,6 +20,7 @@ pub mod guard;
 mod host_ports;
 mod ipam;
 mod link;
+mod machine;
 pub mod namespace;
 mod nft;
 mod pods;
@@ -30,6 +31,7 @@ mod tunnel;
 
 pub use address::Cidr;
 pub use host_ports::HostPort;
+pub use machine::NodeBridge;
 pub use pods::{Attachment, Options, PodNetwork};
 pub use ports::interface;
 pub use protocol::Protocol;

@@ -280,6 +280,11 @@ impl Netlink {
         self.0.link().set(message).execute().await.map_err(Error::netlink("bringing an interface up"))
     }
 
+    pub async fn down(&self, index: u32) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index).down().build();
+        self.0.link().set(message).execute().await.map_err(Error::netlink("taking an interface down"))
+    }
+
     /// Sets the hardware address of an interface. A bridge then does not adopt that of a port.
     pub async fn set_hardware_address(&self, index: u32, address: [u8; 6]) -> Result<()> {
         let message = LinkUnspec::new_with_index(index).address(address.to_vec()).build();

@@ -308,13 +308,17 @@ impl Reporter {
         out
     }
 
+    fn annotations(&self) -> BTreeMap<&str, &str> {
+        let own = self.options.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        own.chain([("volumes.kubernetes.io/controller-managed-attach-detach", "true")]).collect()
+    }
+
     /// Creates the node, or adopts an existing one.
     async fn register(&self) -> Result<Node, Error> {
         let api = self.options.client.api::<Node>();
         let name = &self.options.node_name;
         let node: Node = serde_json::from_value(json!({
-            "metadata": {"name": name, "labels": self.labels(),
-                "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
+            "metadata": {"name": name, "labels": self.labels(), "annotations": self.annotations()},
             "spec": match &self.options.pod_cidr {
                 Some(cidr) => json!({"podCIDR": cidr, "podCIDRs": [cidr]}),
                 None => json!({}),
@@ -327,7 +331,8 @@ impl Reporter {
         with_status.status = serde_json::from_value(status).ok();
         match api.create(&WriteOptions::default(), &with_status).await {
             Err(e) if e.is_already_exists() => {
-                let patch = Patch::Merge(json!({"metadata": {"labels": self.labels()}}));
+                let metadata = json!({"labels": self.labels(), "annotations": self.annotations()});
+                let patch = Patch::Merge(json!({"metadata": metadata}));
                 api.patch(name, &WriteOptions::default(), &patch).await
             }
             other => other,

@@ -51,6 +51,8 @@ pub struct Options {
     pub version: String,
     /// Additional labels of the node.
     pub labels: BTreeMap<String, String>,
+    /// Additional annotations of the node.
+    pub annotations: BTreeMap<String, String>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
 }

@@ -1,5 +1,6 @@
 //! Follows the nodes of the cluster, so that pods reach those of other nodes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use k8s_openapi::api::core::v1::Node;
 use network::{Peer, PodNetwork};
 use serde::Deserialize;
 use tokio::sync::Notify;
+
+use crate::join::POD_NETWORK;
 
 /// How long changes are collected.
 const GATHER: Duration = Duration::from_millis(10);
@@ -18,8 +21,16 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct View {
+    metadata: Metadata,
     spec: Spec,
     status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    #[serde(deserialize_with = "client::informer::or_default")]
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -45,8 +56,9 @@ struct Address {
 }
 
 impl View {
-    /// None without a range or an address of IPv4.
+    /// None if the node takes no part in the pod network, or has no range or address of IPv4 yet.
     fn peer(&self) -> Option<Peer> {
+        self.metadata.annotations.get(POD_NETWORK)?;
         let own = self.status.addresses.iter().filter(|a| a.kind == "InternalIP");
         let address = own.filter_map(|a| a.address.parse().ok()).next()?;
         Some(Peer { range: self.spec.pod_cidr.parse().ok()?, address })

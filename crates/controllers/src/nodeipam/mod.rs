@@ -1,7 +1,8 @@
 //! Gives every node a range of pod addresses of each of the cluster's ranges (upstream `pkg/controller/nodeipam`,
 //! `range_allocator.go`).
 //!
-//! It runs only for clusters with ranges ([`Options`]). Invariant: ranges of nodes that exist are taken before the first one is given away.
+//! It runs only for clusters with ranges ([`Options`]), and may be limited to nodes that ask for a range by an annotation
+//! ([`Options::on_request`]). Invariant: ranges of nodes that exist are taken before the first one is given away.
 
 mod cidr_set;
 
@@ -31,6 +32,7 @@ pub struct Options {
     clusters: Vec<Cidr>,
     v4_bits: u8,
     v6_bits: u8,
+    annotation: Option<&'static str>,
 }
 
 /// Why ranges cannot be used.
@@ -57,9 +59,15 @@ impl Options {
             [_, _] => {}
             more => return Err(InvalidRanges::Number(more.len())),
         }
-        let options = Self { clusters, v4_bits: v4_bits.unwrap_or(V4_BITS), v6_bits: v6_bits.unwrap_or(V6_BITS) };
+        let (v4_bits, v6_bits) = (v4_bits.unwrap_or(V4_BITS), v6_bits.unwrap_or(V6_BITS));
+        let options = Self { clusters, v4_bits, v6_bits, annotation: None };
         options.sets()?;
         Ok(options)
+    }
+
+    /// Gives ranges only to nodes with this annotation.
+    pub fn on_request(self, annotation: &'static str) -> Self {
+        Self { annotation: Some(annotation), ..self }
     }
 
     fn sets(&self) -> Result<Vec<CidrSet>, cidr_set::Error> {
@@ -72,7 +80,15 @@ impl Options {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeView {
+    metadata: NodeMetadata,
     spec: NodeSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeMetadata {
+    #[serde(deserialize_with = "or_default")]
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -90,6 +106,7 @@ struct Controller {
     nodes: Informer<NodeView>,
     sets: Mutex<Vec<CidrSet>>,
     assigned: Mutex<Assigned>,
+    annotation: Option<&'static str>,
     recorder: Recorder,
 }
 
@@ -98,8 +115,14 @@ fn nodes() -> ApiResource {
 }
 
 /// Starts the controller as a service of `component`, with the identity of the node controller. `client_for` returns a client that acts as
-/// the service account of that name.
-pub fn start(options: Options, shared: &crate::Options, component: &Component, client_for: &dyn Fn(&str) -> Client) {
+/// the service account of that name. No node gets a part of `reserved`.
+pub fn start(
+    options: Options,
+    reserved: Option<Cidr>,
+    shared: &crate::Options,
+    component: &Component,
+    client_for: &dyn Fn(&str) -> Client,
+) {
     let context = Context {
         name: "node-ipam-controller",
         client: client_for("node-controller"),
@@ -108,7 +131,8 @@ pub fn start(options: Options, shared: &crate::Options, component: &Component, c
         rng: shared.rng.clone(),
         shutdown: component.shutdown().clone(),
     };
-    let services: Vec<Cidr> = shared.service_ranges.iter().filter_map(|r| Cidr::parse(r)).collect();
+    let services = shared.service_ranges.iter().filter_map(|r| Cidr::parse(r));
+    let services: Vec<Cidr> = services.chain(reserved).collect();
     component.spawn("node-ipam-controller", OnEnd::Restart, move || {
         Box::pin(run(context.clone(), options.clone(), services.clone()))
     });
@@ -127,6 +151,7 @@ pub async fn run(context: Context, options: Options, services: Vec<Cidr>) {
         nodes: builder.watch(&nodes()),
         sets: Mutex::new(sets),
         assigned: Mutex::default(),
+        annotation: options.annotation,
         recorder: context.recorder_as("cidrAllocator"),
         context,
     });
@@ -212,6 +237,9 @@ impl Reconcile for Controller {
         if !node.view.spec.pod_cidrs.is_empty() {
             self.assigned.lock().remove(&key);
             self.occupy(&node)?;
+            return Ok(Outcome::Done);
+        }
+        if self.annotation.is_some_and(|a| !node.view.metadata.annotations.contains_key(a)) {
             return Ok(Outcome::Done);
         }
         if self.assigned.lock().get(&key).is_some_and(|(uid, _)| *uid == node.meta.uid) {

@@ -110,14 +110,18 @@ fn verified(data: &Value, token: &Token, hashes: &[CaHash]) -> Result<String, Er
     let signature = data[format!("jws-kubeconfig-{}", token.id)].as_str().ok_or(Error::Unsigned)?;
     token.verify(signature, kubeconfig)?;
     let invalid = |why: &str| Error::Information(why.to_owned());
-    let encoded = kubeconfig.lines().find_map(|l| l.trim().strip_prefix("certificate-authority-data: "));
-    let decoded = encoded.and_then(|e| STANDARD.decode(e.trim()).ok()).ok_or_else(|| invalid("it has no CA"))?;
-    let ca = String::from_utf8(decoded).map_err(|_| invalid("the CA is not PEM"))?;
+    let ca = ca_of(kubeconfig).ok_or_else(|| invalid("it has no CA"))?;
     let hash = CaHash::of(&ca).ok_or_else(|| invalid("the CA is no certificate"))?;
     if !hashes.is_empty() && !hashes.contains(&hash) {
         return Err(Error::OtherCa(hash.to_string()));
     }
     Ok(ca)
+}
+
+/// The CA (PEM) in the kubeconfig of the ConfigMap `cluster-info`.
+pub fn ca_of(kubeconfig: &str) -> Option<String> {
+    let encoded = kubeconfig.lines().find_map(|l| l.trim().strip_prefix("certificate-authority-data: "))?;
+    String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ mod membership;
 mod range;
 
 pub use certificate::Pair;
-pub use discovery::{CaHash, Token};
+pub use discovery::{CaHash, Token, ca_of};
 pub use membership::{Identity, Settings, join};
-pub use range::await_range;
+pub use range::{POD_NETWORK, await_range};
 
 /// Why a machine cannot join a cluster.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,9 @@ use serde_json::json;
 
 use super::Error;
 
+/// The annotation of nodes that take part in the pod network of Kemudi: they get a range of pod addresses, and routes to each other.
+pub const POD_NETWORK: &str = "kemudi.io/pod-network";
+
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// When a user is told that the node still waits.
@@ -24,7 +27,7 @@ pub async fn await_range(client: &Client, name: &str, address: Ipv4Addr) -> Resu
     loop {
         match api.get_opt(name).await? {
             None => {
-                let node = json!({"metadata": {"name": name}, "status": {"addresses": [
+                let node = json!({"metadata": {"name": name, "annotations": {POD_NETWORK: "vxlan"}}, "status": {"addresses": [
                     {"type": "InternalIP", "address": address.to_string()}, {"type": "Hostname", "address": name}]}});
                 let node = serde_json::from_value(node).unwrap_or_default();
                 match api.create(&WriteOptions::default(), &node).await {

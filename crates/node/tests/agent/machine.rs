@@ -133,6 +133,7 @@ impl Machine {
             }],
             version: "v1.36.0".into(),
             labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
             clock: Arc::new(Wall(self.ahead)),
             rng: Arc::new(Count(AtomicU64::new(1))),
         });

@@ -227,6 +227,12 @@ impl Embedded {
         self.inner.hierarchies.usage(&self.inner.cgroup(path))
     }
 
+    /// Kills all processes of all pods, and removes their cgroups, without a trace in the records: as if the machine had lost its power.
+    /// No runtime with these options may be open.
+    pub fn power_off(options: &Options) -> Pin<Box<dyn Future<Output = Result<()>> + Send + '_>> {
+        Box::pin(purge::power_off(options))
+    }
+
     /// Ends every process of the runtime under `options` and removes its mounts, cgroups, pods and images. Works without
     /// [`Embedded::open`], and after an interrupted purge. Log files stay.
     pub fn purge(options: &Options) -> Pin<Box<dyn Future<Output = Result<()>> + Send + '_>> {

@@ -7,24 +7,36 @@ use crate::beneath;
 use crate::cgroup::{self, Hierarchies};
 use crate::records;
 use crate::spec::ShimRecord;
+use std::path::PathBuf;
+
+/// Kills all processes of all pods, shims first, as a machine that loses its power. Returns the directory of the runtime.
+fn kill(options: &Options) -> Result<PathBuf> {
+    let root = std::path::absolute(&options.root).map_err(Error::io("root directory"))?;
+    let hierarchies = Hierarchies::detect().map_err(Error::io("cgroup hierarchies"))?;
+    let prefix = &options.cgroup_prefix;
+    for entry in std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten() {
+        // Only a process that certainly is this pod's shim is killed here. If its record cannot be read, its cgroup finds it.
+        if let Ok(Some(shim)) = records::read::<ShimRecord>(&entry.path().join("shim.json")) {
+            shim.kill();
+        }
+    }
+    retry_here(|| {
+        cgroup::kill_all(&hierarchies.directories(prefix));
+        hierarchies.remove(prefix)
+    })
+    .map_err(Error::io(format!("cgroup {prefix}")))?;
+    Ok(root)
+}
+
+pub(super) async fn power_off(options: &Options) -> Result<()> {
+    let options = options.clone();
+    blocking(move || kill(&options).map(drop)).await
+}
 
 pub(super) async fn purge(options: &Options) -> Result<()> {
     let options = options.clone();
     blocking(move || {
-        let root = std::path::absolute(&options.root).map_err(Error::io("root directory"))?;
-        let hierarchies = Hierarchies::detect().map_err(Error::io("cgroup hierarchies"))?;
-        let prefix = &options.cgroup_prefix;
-        for entry in std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten() {
-            // Only a process that certainly is this pod's shim is killed here. If its record cannot be read, its cgroup finds it.
-            if let Ok(Some(shim)) = records::read::<ShimRecord>(&entry.path().join("shim.json")) {
-                shim.kill();
-            }
-        }
-        retry_here(|| {
-            cgroup::kill_all(&hierarchies.directories(prefix));
-            hierarchies.remove(prefix)
-        })
-        .map_err(Error::io(format!("cgroup {prefix}")))?;
+        let root = kill(&options)?;
         beneath::unmount_below(&root).map_err(Error::io("mounts"))?;
         remove_directory(&root.join("pods"))?;
         remove_directory(&root.join("images"))?;

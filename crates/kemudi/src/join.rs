@@ -1,0 +1,324 @@
+//! `kemudi agent`: a node of a cluster whose server runs elsewhere.
+
+use crate::agent::{self, Environment};
+use crate::cluster_network::{self, ClusterNetwork};
+use crate::control_plane;
+use crate::kubelet::Sockets;
+use crate::options::KubeletOptions;
+use crate::signals::Stop;
+use crate::system::{SystemClock, SystemRng};
+use crate::up::{self, PID_FILE};
+use crate::{background, data_dir, pki, privileges};
+use apiserver::Certificates;
+use client::Informers;
+use meta::{Clock, Rng};
+use node::join::{self, CaHash, Identity, Settings, Token};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use supervisor::{OnEnd, Supervisor};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// Flags of `kemudi agent`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// URL of the API server, such as https://192.0.2.1:6443.
+    #[arg(long, value_name = "URL")]
+    join: String,
+    /// Bootstrap token (`kemudi token create`). Needed for the first start only.
+    #[arg(long, conflicts_with = "token_file")]
+    token: Option<String>,
+    /// File with the bootstrap token.
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    /// Hash of the cluster's CA (sha256:HEX), which is then trusted only if it has this hash. Without it, the bootstrap token alone
+    /// protects against a false server.
+    #[arg(long, value_name = "HASH")]
+    ca_hash: Vec<String>,
+    /// Directory of the node's certificates and containers.
+    #[arg(long, default_value = "/var/lib/kemudi")]
+    data_dir: PathBuf,
+    #[command(flatten)]
+    kubelet: KubeletOptions,
+    /// Ends when its standard input ends, which its parent process holds.
+    #[arg(long, hide = true)]
+    end_with_input: bool,
+    /// File of the network namespace to run in.
+    #[arg(long, hide = true)]
+    network_namespace: Option<PathBuf>,
+}
+
+/// Why a node does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Join(#[from] join::Error),
+    #[error(transparent)]
+    Network(#[from] cluster_network::Error),
+    #[error("{0} is in use by another kemudi; give this node another --data-dir")]
+    InUse(String),
+    #[error(
+        "--join: cannot find the address by which {0} is reached, which other nodes need to reach this one: {1}; give it with --node-ip"
+    )]
+    Address(String, std::io::Error),
+    #[error("TLS: {0}")]
+    Certificates(String),
+}
+
+/// How long a server that does not answer yet, or has not signed a new token, is waited for silently.
+const SILENT: Duration = Duration::from_secs(3);
+/// How long a token may be unsigned: it may have been created just now.
+const SIGNED: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Runs the node until it is stopped.
+pub fn run(options: Options) -> Result<(), up::Error> {
+    if let Some(path) = &options.network_namespace {
+        let file = std::fs::File::open(path).map_err(|source| up::Error::File { path: path.clone(), source })?;
+        crate::namespace::enter(&file).map_err(up::Error::Namespace)?;
+    }
+    up::set_up_process();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(up::Error::Runtime)?;
+    let threads = background::node().map_err(up::Error::Runtime)?;
+    let result = runtime.block_on(serve(options, threads.handle()));
+    up::end([threads, runtime]);
+    result
+}
+
+async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
+    let started = tokio::time::Instant::now();
+    let missing = privileges::of_this_process();
+    if !missing.is_empty() {
+        return Err(up::Error::Privileges(missing));
+    }
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let sysctls = node::Allowlist::new(&options.kubelet.allowed_unsafe_sysctls, &kernel)?;
+    let node_name = options.kubelet.node_name()?;
+    let token = token(&options)?;
+    let ca_hashes =
+        options.ca_hash.iter().map(|h| h.parse()).collect::<Result<Vec<CaHash>, _>>().map_err(Error::Join)?;
+    let node_ip = match options.kubelet.node_ip {
+        Some(address) => address,
+        None => own_address(&options.join).map_err(|e| Error::Address(options.join.clone(), e))?,
+    };
+    let (max_connections, of_agent) = up::connections(runtime::open_files::raise(), true);
+    let mut signals = Stop::listen().map_err(up::Error::Runtime)?;
+    if options.end_with_input {
+        std::thread::Builder::new().name("input".into()).spawn(end_with_input).map_err(up::Error::Runtime)?;
+    }
+    up::end_in_time(up::LAST_TASKS + up::END).map_err(up::Error::Runtime)?;
+    let directory = |source| up::Error::File { path: options.data_dir.clone(), source };
+    data_dir::prepare(&options.data_dir).map_err(directory)?;
+    let Some(_lock) = up::take_lock(&options.data_dir).await.map_err(directory)? else {
+        return Err(Error::InUse(options.data_dir.display().to_string()).into());
+    };
+    let listening = control_plane::listen(options.kubelet.kubelet_address, options.kubelet.kubelet_port).await;
+    let listener = listening.map_err(up::kubelet_port)?;
+    crate::namespace::record(&options.data_dir).map_err(directory)?;
+    let (clock, rng): (Arc<dyn Clock>, Arc<dyn Rng>) = (Arc::new(SystemClock), Arc::new(SystemRng));
+    let settings = || Settings {
+        server: options.join.clone(),
+        token: token.clone(),
+        ca_hashes: ca_hashes.clone(),
+        node_name: node_name.clone(),
+        directory: options.data_dir.join("pki"),
+        clock: clock.clone(),
+        rng: rng.clone(),
+    };
+    let joined = async {
+        let identity = patiently(&options.join, || join::join(settings())).await?;
+        let identity = Arc::new(identity);
+        let client = identity.client("kubelet");
+        let ranges = || async { ClusterNetwork::read(&client).await.map_err(Failure::from) };
+        let ranges = patiently(&options.join, ranges).await?;
+        let range = patiently(&options.join, || join::await_range(&client, &node_name, node_ip)).await?;
+        let addresses = [IpAddr::V4(node_ip)];
+        let pair = patiently(&options.join, || identity.serving(&addresses)).await?;
+        Ok::<_, up::Error>((identity, ranges, range, pair))
+    };
+    let (identity, ranges, pod_range, pair) = tokio::select! {
+        joined = joined => joined?,
+        () = signals.requested() => return Ok(()),
+    };
+    ranges.record(&options.data_dir).map_err(directory)?;
+    let config = agent::Config {
+        api_port: None,
+        data_dir: options.data_dir.clone(),
+        sysctls,
+        pod_max_pids: options.kubelet.pod_max_pids,
+        seccomp_default: options.kubelet.seccomp_default(),
+        node_name: node_name.clone(),
+        node_ip: Some(node_ip),
+        pod_range,
+        cluster: ranges,
+    };
+    let network = agent::open_network(&config).await?;
+    let (trigger, shutdown) = supervisor::shutdown();
+    let supervisor = Supervisor::default();
+    let certificates = Certificates::new(&identity.ca, None).map_err(|e| Error::Certificates(e.to_string()))?;
+    let (tls, serving) = certificates_of(&identity, pair, &options.data_dir)?;
+    let sockets =
+        Sockets::with(listener, certificates, clock.clone(), tls.clone(), (max_connections / 16).max(of_agent));
+    let pid = options.data_dir.join(PID_FILE);
+    std::fs::write(&pid, std::process::id().to_string())
+        .map_err(|source| up::Error::File { path: pid.clone(), source })?;
+    let environment = Environment {
+        client: identity.client("kubelet"),
+        informers: Informers::new(identity.client("kemudi-informers"), rng.clone(), shutdown.clone()),
+        clock,
+        rng,
+        shutdown: shutdown.clone(),
+        supervisor: supervisor.clone(),
+    };
+    let component = supervisor.component("certificates", &shutdown, &Handle::current());
+    let (of_node, until) = (identity.clone(), shutdown.clone());
+    component.spawn("kubelet-certificates", OnEnd::Restart, {
+        let serving = serving.clone();
+        move || {
+            let (identity, serving, shutdown) = (of_node.clone(), serving.clone(), until.clone());
+            async move { identity.renew(&serving, &[IpAddr::V4(node_ip)], &shutdown).await }
+        }
+    });
+    let (data_dir, ca) = (options.data_dir.clone(), identity.ca.clone());
+    component.spawn("kubelet-tls", OnEnd::Restart, move || {
+        follow(serving.subscribe(), tls.clone(), ca.clone(), data_dir.clone())
+    });
+    let listeners = agent::start(&config, network, sockets, &environment, threads).await?;
+    crate::output::note!("node {node_name} joined {} after {} ms", options.join, started.elapsed().as_millis());
+    let failure = tokio::select! {
+        () = signals.requested() => None,
+        failure = supervisor.failure() => Some(failure),
+    };
+    trigger.trigger();
+    listeners.ended().await;
+    let _ = std::fs::remove_file(&pid);
+    failure.map_or(Ok(()), |failure| Err(failure.into()))
+}
+
+/// Stops this process at the end of its standard input.
+fn end_with_input() {
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGTERM);
+}
+
+type Tls = watch::Sender<Arc<rustls::ServerConfig>>;
+
+/// The TLS configuration of the kubelet's API, and the certificate in it.
+fn certificates_of(
+    identity: &Identity,
+    pair: join::Pair,
+    data_dir: &std::path::Path,
+) -> Result<(Tls, watch::Sender<join::Pair>), up::Error> {
+    let config = tls(&pair, &identity.ca, data_dir)?;
+    Ok((watch::Sender::new(config), watch::Sender::new(pair)))
+}
+
+fn tls(pair: &join::Pair, ca: &str, data_dir: &std::path::Path) -> Result<Arc<rustls::ServerConfig>, pki::Error> {
+    let pair = pki::Pair { certificate: pair.certificate.clone(), key: pair.key.clone() };
+    pki::tls(&pair, &[ca], &data_dir.join("pki"))
+}
+
+/// Serves with each new certificate.
+async fn follow(mut pairs: watch::Receiver<join::Pair>, config: Tls, ca: String, data_dir: PathBuf) {
+    while pairs.changed().await.is_ok() {
+        let pair = pairs.borrow_and_update().clone();
+        match tls(&pair, &ca, &data_dir) {
+            Ok(new) => _ = config.send_replace(new),
+            Err(e) => tracing::warn!("the new serving certificate cannot be used: {e}"),
+        }
+    }
+}
+
+/// An error of a step that is tried again while it is transient.
+enum Failure {
+    Join(join::Error),
+    Network(cluster_network::Error),
+}
+
+impl From<join::Error> for Failure {
+    fn from(e: join::Error) -> Self {
+        Self::Join(e)
+    }
+}
+
+impl From<cluster_network::Error> for Failure {
+    fn from(e: cluster_network::Error) -> Self {
+        Self::Network(e)
+    }
+}
+
+impl Failure {
+    fn text(&self) -> String {
+        match self {
+            Self::Join(e) => e.to_string(),
+            Self::Network(e) => e.to_string(),
+        }
+    }
+
+    /// Whether another try may succeed, after this time.
+    fn passes(&self, elapsed: Duration) -> bool {
+        match self {
+            Self::Join(join::Error::Unsigned) => elapsed < SIGNED,
+            Self::Join(e) => e.is_transient(),
+            // A server that starts has not published its ranges yet.
+            Self::Network(cluster_network::Error::Client(e)) if e.is_not_found() => elapsed < SIGNED,
+            Self::Network(cluster_network::Error::Client(client::Error::Api(s))) => s.code >= 500 || s.code == 429,
+            Self::Network(e) => matches!(e, cluster_network::Error::Client(_)),
+        }
+    }
+}
+
+/// Tries again while the server cannot be reached.
+async fn patiently<T, E: Into<Failure>, F: Future<Output = Result<T, E>>>(
+    server: &str,
+    step: impl Fn() -> F,
+) -> Result<T, up::Error> {
+    let started = tokio::time::Instant::now();
+    let mut noted = false;
+    loop {
+        let failure: Failure = match step().await {
+            Ok(value) => return Ok(value),
+            Err(e) => e.into(),
+        };
+        if !failure.passes(started.elapsed()) {
+            return Err(match failure {
+                Failure::Join(e) => Error::Join(e).into(),
+                Failure::Network(e) => Error::Network(e).into(),
+            });
+        }
+        if started.elapsed() > SILENT && !noted {
+            noted = true;
+            crate::output::note!("waiting for {server}: {}", failure.text());
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn token(options: &Options) -> Result<Option<Token>, up::Error> {
+    let text = match (&options.token, &options.token_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => {
+            std::fs::read_to_string(path).map_err(|source| up::Error::File { path: path.clone(), source })?
+        }
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(text.trim().parse().map_err(Error::Join)?))
+}
+
+/// The address of this machine that the server sees: that of the route to it. Sends nothing.
+fn own_address(server: &str) -> std::io::Result<Ipv4Addr> {
+    use std::net::ToSocketAddrs;
+    let invalid = |why: &str| std::io::Error::new(std::io::ErrorKind::InvalidInput, why.to_owned());
+    let uri: http::Uri = server.parse().map_err(|_| invalid("it is no URL"))?;
+    let host = uri.host().ok_or_else(|| invalid("the URL has no host"))?;
+    let targets = (host, uri.port_u16().unwrap_or(443)).to_socket_addrs()?;
+    let target = targets.into_iter().find(SocketAddr::is_ipv4).ok_or_else(|| invalid("it has no IPv4 address"))?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect(target)?;
+    match socket.local_addr()?.ip() {
+        IpAddr::V4(address) if !address.is_loopback() => Ok(address),
+        _ => Err(invalid("it is on the loopback device of this machine")),
+    }
+}

@@ -1,0 +1,141 @@
+//! Flags of `kemudi up`, `kemudi server`, `kemudi agent` and `kemudi down`.
+
+use crate::access;
+use clap::Args;
+use jiff::SignedDuration;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use strategies::networking::Cidr;
+
+/// Flags of `kemudi up`.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub server: ServerOptions,
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Flags of the control plane.
+#[derive(Args)]
+pub struct ServerOptions {
+    /// Directory of the store, keys and containers.
+    #[arg(long, default_value = "/var/lib/kemudi")]
+    pub data_dir: PathBuf,
+    /// Bind address of the API server.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub bind_address: IpAddr,
+    /// Address of this server that others use, in the kubeconfig and in the service `kubernetes`. Default:
+    /// the bind address, or the loopback address if that is unspecified.
+    #[arg(long)]
+    pub advertise_address: Option<IpAddr>,
+    /// Port of the API server; 0 for any free port.
+    #[arg(long, default_value_t = 6443)]
+    pub secure_port: u16,
+    /// Where to write the administrator's kubeconfig. Default: `kubeconfig` in the data directory.
+    #[arg(long)]
+    pub write_kubeconfig: Option<PathBuf>,
+    /// Range of service addresses, or two ranges of different families. Services use the first unless they specify families.
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
+    pub service_cluster_ip_range: Vec<Cidr>,
+    /// Range of pod addresses of the cluster. Each node gets a range of 256 addresses of it.
+    #[arg(long, default_value = "10.244.0.0/16")]
+    pub cluster_cidr: network::Cidr,
+    /// Gives a range of pod addresses to every node, not only to those of Kemudi: for nodes of other programs that need one.
+    #[arg(long)]
+    pub allocate_node_cidrs: bool,
+    /// EncryptionConfiguration: which resources are encrypted at rest and with which keys. Default: secrets,
+    /// with a key in the data directory.
+    #[arg(long)]
+    pub encryption_provider_config: Option<PathBuf>,
+    /// Admission plugins to enable in addition to the default ones.
+    #[arg(long, value_delimiter = ',')]
+    pub enable_admission_plugins: Vec<String>,
+    /// Default admission plugins to disable.
+    #[arg(long, value_delimiter = ',')]
+    pub disable_admission_plugins: Vec<String>,
+    /// AdmissionConfiguration: configurations of admission plugins.
+    #[arg(long)]
+    pub admission_control_config_file: Option<PathBuf>,
+    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins and extenders of the scheduler.
+    #[arg(long)]
+    pub scheduler_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub api: crate::api::Flags,
+    /// All flags with their values (`/flagz`).
+    #[arg(skip)]
+    pub shown: BTreeMap<String, String>,
+    /// Maximum lifetime of certificates that are requested by a CertificateSigningRequest.
+    #[arg(long, default_value = "8760h")]
+    pub cluster_signing_duration: SignedDuration,
+    #[command(flatten)]
+    pub access: access::Options,
+    #[command(flatten)]
+    pub etcd: crate::etcd::Flags,
+}
+
+/// Flags of the nodes on this machine.
+#[derive(Args)]
+pub struct NodeOptions {
+    /// Runs only the control plane, without a node on this machine.
+    #[arg(long)]
+    pub disable_agent: bool,
+    /// Runs so many nodes on this machine instead of one, each in a network namespace of its own (`kemudi node` stops, starts and cuts
+    /// them off).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100), conflicts_with_all = ["disable_agent", "node_name", "node_ip", "kubelet_port", "kubelet_address"])]
+    pub nodes: Option<u32>,
+    /// Range of the addresses of such nodes.
+    #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/24", requires = "nodes")]
+    pub node_network: network::Cidr,
+    #[command(flatten)]
+    pub kubelet: KubeletOptions,
+}
+
+/// Flags of a node.
+#[derive(Args)]
+pub struct KubeletOptions {
+    /// Name of this machine's node. Default: its host name.
+    #[arg(long)]
+    pub node_name: Option<String>,
+    /// Address by which other nodes and servers reach this node. Pods of this node and of other nodes then reach each other.
+    #[arg(long)]
+    pub node_ip: Option<Ipv4Addr>,
+    /// Bind address of the kubelet's API. Pods and the API server can always reach it at the
+    /// node's own address.
+    #[arg(long, default_value = "0.0.0.0")]
+    pub kubelet_address: IpAddr,
+    /// Port of the kubelet's API; 0 for any free port.
+    #[arg(long, default_value_t = 10250)]
+    pub kubelet_port: u16,
+    /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
+    /// namespaced sysctls can be allowed.
+    #[arg(long, value_delimiter = ',')]
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Maximum number of processes and threads of a pod; -1 for no limit.
+    #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub pod_max_pids: i64,
+    /// Default seccomp profile of containers: that of the container runtime (`RuntimeDefault`) instead of none. Privileged
+    /// containers never have one.
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub seccomp_default: bool,
+}
+
+impl KubeletOptions {
+    pub fn seccomp_default(&self) -> node::SeccompDefault {
+        match self.seccomp_default {
+            true => node::SeccompDefault::RuntimeDefault,
+            false => node::SeccompDefault::Unconfined,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct DownOptions {
+    /// Data directory of the cluster to stop.
+    #[arg(long, default_value = "/var/lib/kemudi")]
+    pub data_dir: PathBuf,
+    /// Also removes containers, network, packet rules and data.
+    #[arg(long)]
+    pub purge: bool,
+}

@@ -1,0 +1,131 @@
+//! Several nodes on one machine: a bridge in the network namespace of this process, and a pair of interfaces to the namespace of each
+//! node.
+//!
+//! Nodes reach each other and this machine, and nothing beyond: they have no default route. The guard keeps the addresses of pods and
+//! services, which this machine has no routes to, from leaving by its own default route.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use supervisor::blocking;
+use tokio::fs::File;
+
+use crate::address::Cidr;
+use crate::link::Netlink;
+use crate::ports::hardware_address;
+use crate::{Error, Result, check_id, guard, namespace};
+
+/// The number of the first node's address in the range.
+const FIRST: u32 = 11;
+
+/// The bridge of the nodes on this machine.
+pub struct NodeBridge {
+    netlink: Netlink,
+    id: String,
+    bridge: u32,
+    range: Cidr,
+    gateway: Ipv4Addr,
+}
+
+fn bridge(id: &str) -> String {
+    format!("kemn-{id}")
+}
+
+fn alias(id: &str) -> String {
+    format!("kemudi:{id}")
+}
+
+/// The id of the guard, which is not that of a node in the same namespace.
+fn guard_id(id: &str) -> String {
+    format!("{id}n")
+}
+
+impl NodeBridge {
+    /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. `closed` are the ranges that never
+    /// leave the nodes.
+    pub async fn open(id: &str, range: Cidr, closed: &[Cidr]) -> Result<NodeBridge> {
+        check_id(&guard_id(id))?;
+        let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
+        let gateway = range.nth(1).ok_or_else(too_small)?;
+        let (netlink, name) = (Netlink::open(None)?, bridge(id));
+        guard::raise(None, &netlink, &guard_id(id), closed, std::slice::from_ref(&name)).await?;
+        match netlink.device(&name).await? {
+            Some(device) if device.alias != Some(alias(id)) => return Err(Error::Foreign(name)),
+            Some(_) => {}
+            None => netlink.add_bridge(&name, hardware_address(gateway), &alias(id), None).await?,
+        }
+        let bridge = netlink.index(&name).await?;
+        namespace::set(None, crate::pods::no_ipv6(&name)).await?;
+        netlink.add_address(bridge, gateway, range.length()).await?;
+        netlink.up(bridge).await?;
+        Ok(NodeBridge { netlink, id: id.to_owned(), bridge, range, gateway })
+    }
+
+    /// The address of this machine on the bridge.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.gateway
+    }
+
+    /// The address of the node with this number (from 0). Errors if the range has no more.
+    pub fn address(&self, number: u32) -> Result<Ipv4Addr> {
+        let last = u32::try_from(self.range.size() - 1).unwrap_or(u32::MAX);
+        let index = FIRST.checked_add(number).filter(|index| *index < last);
+        index.and_then(|index| self.range.nth(index)).ok_or(Error::Exhausted(self.range))
+    }
+
+    fn port(&self, number: u32) -> String {
+        format!("kn{}-{number}", self.id)
+    }
+
+    /// Creates the namespace of a node, unless it exists, and connects it.
+    pub async fn connect(&self, number: u32, path: &Path) -> Result<Ipv4Addr> {
+        let (address, port) = (self.address(number)?, self.port(number));
+        let new = {
+            let path = path.to_owned();
+            blocking(move || -> Result<bool> {
+                if namespace::exists(&path) {
+                    return Ok(false);
+                }
+                namespace::remove(&path)?; // after a restart of the machine, only the file is left
+                namespace::create(&path, || Ok(()))?;
+                Ok(true)
+            })
+            .await?
+        };
+        let inside = Netlink::open(Some(path))?;
+        if new || inside.device("eth0").await?.is_none() {
+            if let Some(stale) = self.netlink.device(&port).await? {
+                self.netlink.delete(stale.index).await?;
+            }
+            let file = File::open(path).await.map_err(Error::io(path.display().to_string()))?.into_std().await;
+            self.netlink.add_pair(&port, self.bridge, "eth0", &file.into(), hardware_address(address), None).await?;
+        }
+        namespace::set(Some(path), crate::pods::no_ipv6("eth0")).await?;
+        inside.up(1).await?; // lo is the first device of every namespace
+        let eth0 = inside.index("eth0").await?;
+        inside.add_address(eth0, address, self.range.length()).await?;
+        inside.up(eth0).await?;
+        self.set_link(number, true).await?;
+        Ok(address)
+    }
+
+    /// Cuts a node off from the others and this machine, or connects it again.
+    pub async fn set_link(&self, number: u32, is_up: bool) -> Result<()> {
+        let port = self.netlink.index(&self.port(number)).await?;
+        if is_up { self.netlink.up(port).await } else { self.netlink.down(port).await }
+    }
+
+    /// Removes the bridge and its ports, if they exist; namespaces of nodes are removed with [`namespace::remove`].
+    pub async fn purge(id: &str, closed: &[Cidr]) -> Result<()> {
+        let netlink = Netlink::open(None)?;
+        if let Some(bridge) = netlink.device(&bridge(id)).await?
+            && bridge.alias == Some(alias(id))
+        {
+            for device in netlink.devices().await?.iter().filter(|d| d.controller == Some(bridge.index)) {
+                netlink.delete(device.index).await?;
+            }
+            netlink.delete(bridge.index).await?;
+        }
+        guard::lower(None, &netlink, &guard_id(id), closed).await
+    }
+}
