@@ -1,0 +1,185 @@
+//! A cluster in a network namespace of its own, and commands in it.
+
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub const KEMUDI: &str = env!("CARGO_BIN_EXE_kemudi");
+/// Longer than the node controller waits for a node that is cut off.
+const PATIENCE: Duration = Duration::from_secs(90);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A network namespace, a directory, and processes that end with this value.
+pub struct Machine {
+    pub name: String,
+    pub directory: tempfile::TempDir,
+    processes: Vec<Child>,
+}
+
+impl Machine {
+    pub fn new(name: &str) -> Self {
+        let name = format!("kemudi-{name}-{}", std::process::id());
+        run(Command::new("ip").args(["netns", "add", &name]));
+        let machine = Self { name, directory: tempfile::tempdir().unwrap(), processes: Vec::new() };
+        machine.ip("link set lo up");
+        machine
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
+    }
+
+    /// A command in the namespace of this machine. Its file systems are those of this process.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display())).arg(program);
+        command.env("KUBECONFIG", self.data().join("kubeconfig"));
+        command
+    }
+
+    pub fn ip(&self, args: &str) -> String {
+        run(self.command("ip").args(args.split(' ')))
+    }
+
+    /// Starts a process of kemudi. Its output is appended to the log.
+    pub fn start(&mut self, args: &[&str]) -> u32 {
+        let log = fs::File::options().create(true).append(true).open(self.directory.path().join("log")).unwrap();
+        let mut command = self.command(KEMUDI);
+        command.args(args).arg("--data-dir").arg(self.data());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let pid = child.id();
+        self.processes.push(child);
+        pid
+    }
+
+    pub fn log(&self) -> String {
+        let mut text = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        for entry in fs::read_dir(self.data().join("nodes")).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|e| e == "log") {
+                text += &fs::read_to_string(entry.path()).unwrap_or_default();
+            }
+        }
+        text
+    }
+
+    /// Kills a process that was started here, and waits for its end.
+    pub fn kill(&mut self, pid: u32) {
+        let index = self.processes.iter().position(|p| p.id() == pid).unwrap();
+        let mut process = self.processes.remove(index);
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Runs `kemudi ARGS --data-dir DIR`.
+    pub fn kemudi(&self, args: &[&str]) -> Output {
+        self.command(KEMUDI).args(args).arg("--data-dir").arg(self.data()).output().unwrap()
+    }
+
+    pub fn kubectl(&self, args: &[&str]) -> Result<String, String> {
+        let output = self.command(KEMUDI).arg("kubectl").args(args).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    #[track_caller]
+    pub fn ok(&self, args: &[&str]) -> String {
+        self.kubectl(args).unwrap_or_else(|e| panic!("kubectl {args:?}: {e}\n{}", self.log()))
+    }
+
+    pub fn apply(&self, objects: &str) {
+        let mut command = self.command(KEMUDI);
+        command.args(["kubectl", "apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(objects.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    pub fn json(&self, what: &[&str]) -> Value {
+        let text = self.kubectl(&[&["get", "-o", "json"], what].concat());
+        text.ok().and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default()
+    }
+
+    /// Waits until `look` returns something.
+    #[track_caller]
+    pub fn eventually<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            let state = || self.kubectl(&["get", "nodes,pods", "-A", "-o", "wide"]).unwrap_or_default();
+            assert!(started.elapsed() < PATIENCE, "{what}\n{}\n{}", state(), self.log());
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    #[track_caller]
+    pub fn ready(&self, nodes: &[&str]) {
+        for node in nodes {
+            self.eventually(&format!("{node} is ready"), || self.is_ready(node).then_some(()));
+        }
+    }
+
+    pub fn is_ready(&self, node: &str) -> bool {
+        let node = self.json(&["node", node]);
+        let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+    }
+
+    /// The answer of an HTTP server.
+    pub fn get(&self, address: Ipv4Addr, port: u16, path: &str) -> std::io::Result<String> {
+        network::namespace::run_in(Some(&self.path()), || {
+            let mut stream = TcpStream::connect_timeout(&SocketAddr::from((address, port)), Duration::from_secs(3))?;
+            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text.split_once("\r\n\r\n").map(|(_, body)| body.trim().to_owned()).unwrap_or_default())
+        })
+    }
+
+    /// What is left after `kemudi down --purge`.
+    pub fn left(&self) -> Vec<String> {
+        let data = self.data().display().to_string();
+        let mut left = Vec::new();
+        let mut look = |what: &str, text: String, is: &dyn Fn(&str) -> bool| {
+            left.extend(text.lines().filter(|l| is(l)).map(|l| format!("{what}: {l}")));
+        };
+        look("mount", fs::read_to_string("/proc/self/mountinfo").unwrap(), &|l| l.contains(&data));
+        look("device", self.ip("-o link"), &|l| !l.contains(": lo:"));
+        look("rules", run(self.command("nft").args(["list", "tables"])), &|_| true);
+        look("route", self.ip("route show table all"), &|l| !l.contains("dev lo"));
+        look("process", run(Command::new("ps").args(["-eo", "pid,args"])), &|l| {
+            l.contains(&data) && !l.contains("ps -eo")
+        });
+        left.extend(self.data().exists().then_some(data));
+        left
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if self.data().exists() {
+            let _ = self.kemudi(&["down", "--purge"]);
+        }
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,253 @@
+//! Several nodes: on one machine (`kemudi up --nodes`), and on machines of their own (`kemudi agent`), which are network namespaces here.
+#![allow(clippy::unwrap_used)] // a broken setup is a failed test
+
+mod machine;
+
+use machine::{KEMUDI, Machine};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+const WEB: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: 'kemudi.local/demo:latest', readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+";
+
+/// A pod that leaves a node that is cut off, and the secret that it uses.
+const MOVER: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: mine}
+stringData: {word: open}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: mover}
+spec:
+  selector: {matchLabels: {app: mover}}
+  template:
+    metadata: {labels: {app: mover}}
+    spec:
+      affinity:
+        nodeAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - {weight: 100, preference: {matchFields: [{key: metadata.name, operator: In, values: [node-2]}]}}
+      tolerations:
+      - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}
+      containers:
+      - {name: c, image: 'kemudi.local/demo:latest', args: [sleep], env: [{name: W, valueFrom: {secretKeyRef: {name: mine, key: word}}}]}
+";
+
+fn address(node: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 89, 0, 11 + u8::try_from(node).unwrap())
+}
+
+/// The running pods of an application, as (name, node, restarts).
+fn pods(m: &Machine, app: &str) -> BTreeSet<(String, String, i64)> {
+    let list = m.json(&["pods", "-l", &format!("app={app}")]);
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let items = list["items"].as_array().into_iter().flatten();
+    let running = items.filter(|p| p["status"]["phase"] == "Running" && p["metadata"]["deletionTimestamp"].is_null());
+    let status = |p: &Value| p["status"]["containerStatuses"][0]["restartCount"].as_i64().unwrap_or(-1);
+    running.map(|p| (text(&p["metadata"]["name"]), text(&p["spec"]["nodeName"]), status(p))).collect()
+}
+
+/// How often the container of the DaemonSet was started again on each node.
+fn restarts(m: &Machine) -> Vec<i64> {
+    let web = pods(m, "web");
+    NODES.iter().filter_map(|node| web.iter().find(|p| p.1 == *node)).map(|p| p.2).collect()
+}
+
+fn node(m: &Machine, action: &str, name: &str) {
+    let output = m.kemudi(&["node", action, name]);
+    assert!(output.status.success(), "{action} {name}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The process of a node's agent.
+fn agent(m: &Machine, name: &str) -> Option<i32> {
+    let text = String::from_utf8(m.kemudi(&["node", "list"]).stdout).unwrap();
+    let line = text.lines().find(|l| l.starts_with(name)).map(str::to_owned)?;
+    line.split("pid ").nth(1)?.trim().parse().ok()
+}
+
+/// Waits until pods of all nodes answer at the node port of each node.
+fn all_answer(m: &Machine, nodes: &[usize], want: &BTreeSet<String>) {
+    for n in nodes {
+        let mut seen = BTreeSet::new();
+        m.eventually(&format!("{want:?} answer at node {n}"), || {
+            seen.extend(m.get(address(*n), 30080, "/hostname"));
+            want.is_subset(&seen).then_some(())
+        });
+    }
+}
+
+/// Reads the secret with the credentials of a node.
+fn read_as(m: &Machine, name: &str) -> Result<String, String> {
+    let pki = m.data().join("nodes").join(name).join("pki");
+    let (pair, ca) = (pki.join("client.pem"), pki.join("ca.crt"));
+    let (pair, ca) = (pair.to_str().unwrap(), ca.to_str().unwrap());
+    let kubeconfig = m.directory.path().join("none");
+    std::fs::write(&kubeconfig, "").unwrap();
+    let args = [
+        "--kubeconfig",
+        kubeconfig.to_str().unwrap(),
+        "--server",
+        "https://10.89.0.1:6443",
+        "--certificate-authority",
+        ca,
+    ];
+    m.kubectl(&[&args[..], &["--client-certificate", pair, "--client-key", pair, "get", "secret", "mine"]].concat())
+}
+
+/// Clauses: K10.node-authorizer
+#[test]
+fn three_nodes_on_one_machine() {
+    let mut m = Machine::new("nodes");
+    let up = ["up", "--nodes", "3"];
+    let server = m.start(&up);
+    m.ready(&NODES);
+    m.apply(WEB);
+    m.apply(MOVER);
+    let web = m.eventually("a pod on every node", || Some(pods(&m, "web")).filter(|p| p.len() == 3));
+    let names: BTreeSet<String> = web.iter().map(|(name, ..)| name.clone()).collect();
+    assert_eq!(web.iter().map(|(_, node, _)| node.as_str()).collect::<Vec<_>>().len(), 3);
+    all_answer(&m, &[0, 1, 2], &names);
+    for name in &names {
+        assert!(!m.ok(&["logs", name]).is_empty(), "logs of every node");
+    }
+    let slices = m.json(&["endpointslices", "kube-dns", "-n", "kube-system"]);
+    assert_eq!(slices["endpoints"].as_array().map(Vec::len), Some(3), "every node has a DNS server: {slices}");
+
+    // Secrets only reach the node of the pod that uses them.
+    let on = |m: &Machine| m.eventually("the pod runs", || pods(m, "mover").pop_first());
+    assert_eq!(on(&m).1, "node-2");
+    read_as(&m, "node-2").unwrap();
+    let refused = read_as(&m, "node-1").unwrap_err();
+    assert!(refused.contains("no relationship found between node 'node-1' and this object"), "{refused}");
+
+    // A node that is cut off: its pods go elsewhere, and when it returns, it ends the former ones.
+    let former = on(&m).0;
+    let uid = m.json(&["pod", &former])["metadata"]["uid"].as_str().unwrap().to_owned();
+    node(&m, "cut", "node-2");
+    m.eventually("node-2 is not ready", || (!m.is_ready("node-2")).then_some(()));
+    let moved = m.eventually("the pod moved", || pods(&m, "mover").into_iter().find(|p| p.1 != "node-2"));
+    assert_ne!(moved.0, former);
+    let there = m.data().join("nodes/node-2/node/pods").join(&uid);
+    assert!(there.exists(), "the former one runs on, on its own");
+    node(&m, "heal", "node-2");
+    m.ready(&["node-2"]);
+    m.eventually("the former pod is gone", || (!there.exists() && m.json(&["pod", &former]).is_null()).then_some(()));
+    all_answer(&m, &[0, 1, 2], &names);
+
+    // An agent that is killed is started again, and its pods go on. A node that loses its power starts its pods again.
+    let before = agent(&m, "node-1").unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(before), nix::sys::signal::Signal::SIGKILL).unwrap();
+    m.eventually("the agent of node-1 is back", || agent(&m, "node-1").filter(|pid| *pid != before));
+    node(&m, "stop", "node-3");
+    assert!(agent(&m, "node-3").is_none());
+    node(&m, "start", "node-3");
+    m.eventually("the pod of node-3 was started again", || (restarts(&m) == [0, 0, 1]).then_some(()));
+    let unknown = m.kemudi(&["node", "stop", "node-9"]);
+    assert!(!unknown.status.success());
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr)
+            .contains("there is no node \"node-9\"; the nodes are node-1, node-2, node-3")
+    );
+
+    // The server is killed, and its agents end; pods go on, also when it is started again.
+    let agents: Vec<i32> = NODES.iter().filter_map(|n| agent(&m, n)).collect();
+    m.kill(server);
+    m.eventually("the agents end", || {
+        let ended = |pid: &i32| nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), None).is_err();
+        agents.iter().all(ended).then_some(())
+    });
+    all_answer(&m, &[0], &names);
+    m.start(&up);
+    m.ready(&NODES);
+    all_answer(&m, &[0, 1, 2], &names);
+    assert_eq!(restarts(&m), [0, 0, 1]);
+
+    let down = m.kemudi(&["down", "--purge"]);
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    assert_eq!(m.left(), Vec::<String>::new());
+}
+
+/// Two machines on one link: a server with a node, and a node that joins.
+#[test]
+fn a_machine_joins() {
+    let (mut server, mut other) = (Machine::new("server"), Machine::new("other"));
+    server.ip(&format!("link add link0 type veth peer name link0 netns {}", other.name));
+    for (m, address) in [(&server, "192.168.79.1"), (&other, "192.168.79.2")] {
+        m.ip(&format!("addr add {address}/24 dev link0"));
+        m.ip("link set link0 up");
+    }
+    let address = "192.168.79.1";
+    let url = "https://192.168.79.1:6443";
+    server.start(&["up", "--bind-address", address, "--node-ip", address, "--node-name", "first"]);
+    server.ready(&["first"]);
+    let token = server.command(KEMUDI).args(["token", "create"]).output().unwrap();
+    let join = String::from_utf8(token.stdout).unwrap();
+    let words: Vec<&str> = join.split_whitespace().collect();
+    assert_eq!(words[..4], ["kemudi", "agent", "--join", url], "{join}{}", String::from_utf8_lossy(&token.stderr));
+    let (token, hash) = (words[5], words[7]);
+
+    let refused = |args: &[&str]| {
+        let output = other.kemudi(&[&["agent", "--join", url, "--node-name", "second"], args].concat());
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).trim().to_owned()
+    };
+    assert!(refused(&[]).starts_with("error: second is no node of a cluster yet; give a bootstrap token with --token"));
+    assert!(refused(&["--token", "short"]).contains("invalid bootstrap token"));
+    let wrong = format!("{}.aaaaaaaaaaaaaaaa", &token[..6]);
+    assert!(refused(&["--token", &wrong]).contains("it is not trusted"));
+    let zeros = format!("sha256:{}", "0".repeat(64));
+    assert!(refused(&["--token", token, "--ca-hash", &zeros]).contains("which is none of --ca-hash"));
+    assert!(
+        refused(&["--token", "zzzzzz.aaaaaaaaaaaaaaaa"]).contains("has not signed its CA with this bootstrap token")
+    );
+    let taken = other.kemudi(&["agent", "--join", url, "--node-name", "first", "--token", token, "--ca-hash", hash]);
+    let taken = String::from_utf8_lossy(&taken.stderr).into_owned();
+    assert!(taken.contains("the node first is ready already, at 192.168.79.1"), "{taken}");
+    std::fs::remove_dir_all(other.data().join("pki")).unwrap();
+
+    let agent = other.start(&["agent", "--join", url, "--token", token, "--ca-hash", hash, "--node-name", "second"]);
+    server.ready(&["second"]);
+    server.apply(WEB);
+    let web = server.eventually("a pod on both nodes", || Some(pods(&server, "web")).filter(|p| p.len() == 2));
+    let want: BTreeSet<String> = web.iter().map(|(name, ..)| name.clone()).collect();
+    let mut seen = BTreeSet::new();
+    server.eventually("both pods answer", || {
+        seen.extend(server.get(address.parse().unwrap(), 30080, "/hostname"));
+        want.is_subset(&seen).then_some(())
+    });
+    let there = web.iter().find(|p| p.1 == "second").unwrap().0.clone();
+    server.eventually("its logs are read", || server.kubectl(&["logs", &there]).ok());
+
+    // It needs no token to start again, and its pod goes on.
+    other.kill(agent);
+    other.start(&["agent", "--join", url, "--node-name", "second"]);
+    server.eventually("the agent is back", || server.kubectl(&["logs", &there]).ok());
+    assert_eq!(pods(&server, "web"), web);
+    for m in [&other, &server] {
+        let down = m.kemudi(&["down", "--purge"]);
+        assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+        let left: Vec<String> =
+            m.left().into_iter().filter(|l| !l.contains("link0") && !l.contains("192.168.79.")).collect();
+        assert_eq!(left, Vec::<String>::new());
+    }
+}
