@@ -8,10 +8,6 @@ pub const MISSING: &[(&str, &str)] = &[
     ("ResourceClaims", "get devices of ResourceSlices; the built-in agent has no drivers that hand them to pods"),
     ("volumes from images and of network file systems", "pods that mount them wait, with an event"),
     ("images from registries", "not pulled: `kemudi image import` imports them from files"),
-    (
-        "more than one node",
-        "the control plane accepts kubelets of other programs; the built-in agent runs on its machine only",
-    ),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
     (
         "limits of `ephemeral-storage`, and `sizeLimit` of `emptyDir` volumes on disk",

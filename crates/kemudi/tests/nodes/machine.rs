@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 pub const KEMUDI: &str = env!("CARGO_BIN_EXE_kemudi");
 /// Longer than the node controller waits for a node that is cut off.
@@ -18,13 +20,15 @@ pub struct Machine {
     pub name: String,
     pub directory: tempfile::TempDir,
     processes: Vec<Child>,
+    runtime: Runtime,
 }
 
 impl Machine {
     pub fn new(name: &str) -> Self {
         let name = format!("kemudi-{name}-{}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]));
-        let machine = Self { name, directory: tempfile::tempdir().unwrap(), processes: Vec::new() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let machine = Self { name, directory: tempfile::tempdir().unwrap(), processes: Vec::new(), runtime };
         machine.ip("link set lo up");
         machine
     }
@@ -117,7 +121,7 @@ impl Machine {
             }
             let state = || self.kubectl(&["get", "nodes,pods", "-A", "-o", "wide"]).unwrap_or_default();
             assert!(started.elapsed() < PATIENCE, "{what}\n{}\n{}", state(), self.log());
-            std::thread::sleep(PAUSE);
+            self.runtime.block_on(async { tokio::time::sleep(PAUSE).await });
         }
     }
 
