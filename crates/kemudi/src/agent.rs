@@ -244,7 +244,11 @@ pub async fn start(
         let (shared, name, shutdown) =
             (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
         node.spawn("pod-routes", OnEnd::Restart, move || {
-            node::follow_peers(shared.clone(), network.clone(), name.clone(), shutdown.clone())
+            let network = network.clone();
+            node::follow_peers(shared.clone(), Some(name.clone()), shutdown.clone(), move |peers| {
+                let network = network.clone();
+                async move { network.set_peers(&peers).await }
+            })
         });
     }
     Ok(listeners)

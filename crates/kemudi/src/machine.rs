@@ -7,6 +7,7 @@ use crate::cluster_network::ClusterNetwork;
 use crate::components::Parts;
 use crate::options::{KubeletOptions, NodeOptions};
 use crate::token;
+use client::Informers;
 use meta::Clock;
 use network::{Cidr, NodeBridge, namespace};
 use serde::{Deserialize, Serialize};
@@ -15,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
-use supervisor::{Shutdown, Trigger};
+use supervisor::{OnEnd, Shutdown, Trigger};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -65,10 +67,6 @@ fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::File { path, source }
 }
 
-fn closed(cluster: &ClusterNetwork) -> [Cidr; 2] {
-    [cluster.pods, cluster.services]
-}
-
 impl Machine {
     /// Creates the bridge of the nodes.
     pub async fn open(options: &NodeOptions, data_dir: &Path, cluster: &ClusterNetwork) -> Result<Self, Error> {
@@ -78,7 +76,7 @@ impl Machine {
                 return Err(Error::Overlap { nodes, what, range });
             }
         }
-        let bridge = NodeBridge::open(&tag(data_dir), nodes, &closed(cluster)).await?;
+        let bridge = NodeBridge::open(&tag(data_dir), nodes, cluster.pods, cluster.services).await?;
         let count = options.nodes.unwrap_or(1);
         bridge.address(count - 1)?;
         Ok(Self { bridge, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet) })
@@ -90,7 +88,7 @@ impl Machine {
     }
 
     /// Starts the nodes. The API server serves at the gateway, on this port.
-    pub async fn start(self, parts: &Parts, port: u16) -> Result<Nodes, Error> {
+    pub async fn start(self, parts: &Parts, informers: &Informers, port: u16) -> Result<Nodes, Error> {
         let directory = self.data_dir.join(NODES);
         for path in [directory.clone(), self.data_dir.join(NAMESPACES)] {
             runtime::beneath::make_private(&path).map_err(file(&path))?;
@@ -135,6 +133,15 @@ impl Machine {
             }));
         }
         let shared = Arc::new(Shared { bridge: self.bridge, nodes: all });
+        let (on, of_nodes, until) = (shared.clone(), informers.clone(), parts.shutdown.clone());
+        let component = parts.component("nodes", &Handle::current());
+        component.spawn("pod-routes", OnEnd::Restart, move || {
+            let on = on.clone();
+            node::follow_peers(of_nodes.clone(), None, until.clone(), move |peers| {
+                let on = on.clone();
+                async move { on.bridge.set_peers(&peers).await }
+            })
+        });
         let mut tasks = JoinSet::new();
         for node in &shared.nodes {
             tasks.spawn(node.clone().keep(shutdown.clone()));
@@ -402,7 +409,8 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
         namespace::remove(&entry.path())?;
     }
     if remains == Remains::All && namespaces.exists() {
-        NodeBridge::purge(&tag(data_dir), &closed(&ClusterNetwork::recorded(data_dir))).await?;
+        let cluster = ClusterNetwork::recorded(data_dir);
+        NodeBridge::purge(&tag(data_dir), &[cluster.pods, cluster.services]).await?;
     }
     Ok(())
 }

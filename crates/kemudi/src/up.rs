@@ -385,7 +385,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         component.spawn("dns-endpoints", OnEnd::Restart, move || dns_endpoints::run(follow.clone()));
     }
     let nodes = match machine {
-        Some(machine) => Some(machine.start(&parts, api_port).await?),
+        Some(machine) => Some(machine.start(&parts, &informers, api_port).await?),
         None => None,
     };
     tokio::spawn(async {

@@ -1,18 +1,22 @@
 //! Several nodes on one machine: a bridge in the network namespace of this process, and a pair of interfaces to the namespace of each
 //! node.
 //!
-//! Nodes reach each other and this machine, and nothing beyond: they have no default route. The guard keeps the addresses of pods and
-//! services, which this machine has no routes to, from leaving by its own default route.
+//! Nodes reach each other and this machine, and nothing beyond: they have no default route. This machine reaches pods through their
+//! nodes, as an API server has to (proxies, webhooks); the guard keeps addresses of pods and services without a route from leaving by
+//! its default route.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
 use supervisor::blocking;
 use tokio::fs::File;
+use tokio::sync::Mutex;
 
 use crate::address::Cidr;
-use crate::link::Netlink;
+use crate::link::{Netlink, RouteKind};
 use crate::ports::hardware_address;
+use crate::tunnel::Peer;
 use crate::{Error, Result, check_id, guard, namespace};
 
 /// The number of the first node's address in the range.
@@ -25,6 +29,10 @@ pub struct NodeBridge {
     bridge: u32,
     range: Cidr,
     gateway: Ipv4Addr,
+    /// The addresses of all pods.
+    pods: Cidr,
+    /// Routes to nodes' ranges; `None` before the first change of this process.
+    routes: Mutex<Option<BTreeMap<Cidr, Ipv4Addr>>>,
 }
 
 fn bridge(id: &str) -> String {
@@ -41,14 +49,14 @@ fn guard_id(id: &str) -> String {
 }
 
 impl NodeBridge {
-    /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. `closed` are the ranges that never
-    /// leave the nodes.
-    pub async fn open(id: &str, range: Cidr, closed: &[Cidr]) -> Result<NodeBridge> {
+    /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. Packets for
+    /// addresses of `pods` and `services` never leave by another device.
+    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: Cidr) -> Result<NodeBridge> {
         check_id(&guard_id(id))?;
         let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
         let gateway = range.nth(1).ok_or_else(too_small)?;
         let (netlink, name) = (Netlink::open(None)?, bridge(id));
-        guard::raise(None, &netlink, &guard_id(id), closed, std::slice::from_ref(&name)).await?;
+        guard::raise(None, &netlink, &guard_id(id), &[pods, services], std::slice::from_ref(&name)).await?;
         match netlink.device(&name).await? {
             Some(device) if device.alias != Some(alias(id)) => return Err(Error::Foreign(name)),
             Some(_) => {}
@@ -58,7 +66,7 @@ impl NodeBridge {
         namespace::set(None, crate::pods::no_ipv6(&name)).await?;
         netlink.add_address(bridge, gateway, range.length()).await?;
         netlink.up(bridge).await?;
-        Ok(NodeBridge { netlink, id: id.to_owned(), bridge, range, gateway })
+        Ok(NodeBridge { netlink, id: id.to_owned(), bridge, range, gateway, pods, routes: Mutex::new(None) })
     }
 
     /// The address of this machine on the bridge.
@@ -107,6 +115,36 @@ impl NodeBridge {
         inside.up(eth0).await?;
         self.set_link(number, true).await?;
         Ok(address)
+    }
+
+    /// Replaces the routes to the pods of nodes. Those of nodes that are not on the bridge are skipped, and so are ranges that are not of pods.
+    pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
+        let is_here = |p: &&Peer| {
+            self.range.contains(p.address)
+                && p.address != self.gateway
+                && p.range.length() >= self.pods.length()
+                && self.pods.contains(p.range.address())
+        };
+        let desired: BTreeMap<Cidr, Ipv4Addr> = peers.iter().filter(is_here).map(|p| (p.range, p.address)).collect();
+        let mut known = self.routes.lock().await;
+        if known.as_ref() == Some(&desired) {
+            return Ok(());
+        }
+        let route = |to: Cidr, gateway| RouteKind::Via { to, gateway, device: self.bridge };
+        let before: Vec<Cidr> = match known.take() {
+            Some(routes) => routes.into_keys().collect(),
+            None => self.netlink.routes_into(self.bridge).await?,
+        };
+        for range in before.iter().filter(|range| !desired.contains_key(range)) {
+            self.netlink
+                .delete_route(RouteKind::Device { to: *range, device: self.bridge, source: None, metric: 0 })
+                .await?;
+        }
+        for (range, address) in &desired {
+            self.netlink.replace_route(route(*range, *address)).await?;
+        }
+        *known = Some(desired);
+        Ok(())
     }
 
     /// Cuts a node off from the others and this machine, or connects it again.

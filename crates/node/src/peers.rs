@@ -1,4 +1,4 @@
-//! Follows the nodes of the cluster, so that pods reach those of other nodes.
+//! Follows the nodes of the cluster, for the routes to their pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Node;
-use network::{Peer, PodNetwork};
+use network::Peer;
 use serde::Deserialize;
 use tokio::sync::Notify;
 
@@ -65,8 +65,14 @@ impl View {
     }
 }
 
-/// Keeps the peers of a node's network up to date, until shutdown.
-pub async fn follow_peers(informers: Informers, network: PodNetwork, own: String, shutdown: Shutdown) {
+/// Calls `apply` with the nodes in the pod network other than `own` when they change, until shutdown. An error is logged, and it is called
+/// again.
+pub async fn follow_peers<F: Future<Output = network::Result<()>>>(
+    informers: Informers,
+    own: Option<String>,
+    shutdown: Shutdown,
+    apply: impl Fn(Vec<Peer>) -> F,
+) {
     let nodes = informers.informer::<View>(&ApiResource::typed::<Node>(), &Scope::default());
     let changed = Arc::new(Notify::new());
     let notify = changed.clone();
@@ -83,10 +89,15 @@ pub async fn follow_peers(informers: Informers, network: PodNetwork, own: String
         if shutdown.race(next).await.is_none() {
             return;
         }
-        let peers: Vec<Peer> =
-            nodes.cache().entries().filter(|n| *n.meta.name != *own).filter_map(|n| n.view.peer()).collect();
-        if let Err(e) = network.set_peers(&peers).await {
-            tracing::warn!("setting the routes to {} nodes failed; it is tried again: {e}", peers.len());
+        let peers: Vec<Peer> = nodes
+            .cache()
+            .entries()
+            .filter(|n| own.as_deref() != Some(&*n.meta.name))
+            .filter_map(|n| n.view.peer())
+            .collect();
+        let count = peers.len();
+        if let Err(e) = apply(peers).await {
+            tracing::warn!("setting the routes to {count} nodes failed; it is tried again: {e}");
             changed.notify_one();
             tokio::time::sleep(AGAIN).await;
         }

@@ -128,6 +128,8 @@ fn three_nodes_on_one_machine() {
     assert_eq!(web.iter().map(|(_, node, _)| node.as_str()).collect::<Vec<_>>().len(), 3);
     all_answer(&m, &[0, 1, 2], &names);
     for name in &names {
+        let proxied = m.ok(&["get", "--raw", &format!("/api/v1/namespaces/default/pods/{name}:8080/proxy/hostname")]);
+        assert_eq!(proxied.trim(), name, "the API server reaches the pods of every node");
         assert!(!m.ok(&["logs", name]).is_empty(), "logs of every node");
     }
     let slices = m.json(&["endpointslices", "kube-dns", "-n", "kube-system"]);
@@ -162,6 +164,7 @@ fn three_nodes_on_one_machine() {
     assert!(agent(&m, "node-3").is_none());
     node(&m, "start", "node-3");
     m.eventually("the pod of node-3 was started again", || (restarts(&m) == [0, 0, 1]).then_some(()));
+    all_answer(&m, &[0, 1, 2], &names);
     let unknown = m.kemudi(&["node", "stop", "node-9"]);
     assert!(!unknown.status.success());
     assert!(
