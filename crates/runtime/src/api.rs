@@ -483,7 +483,7 @@ pub struct Container {
     pub attempt: u32,
     /// The image as in the request.
     pub image: String,
-    /// `sha256:…` of the image's configuration.
+    /// `repository@sha256:…` of a pulled image, else `sha256:…` of its configuration.
     pub image_id: String,
     /// The state.
     pub state: ContainerState,

@@ -194,7 +194,7 @@ impl Inner {
             version: VERSION,
             pod: pod.config.id.clone(),
             created_at,
-            image_id: image.id.clone(),
+            image_id: image.reference(&config.image).to_owned(),
             layers_root: self.images.layers_root(),
             layers: image.layers.iter().rev().cloned().collect(),
             argv,
