@@ -23,6 +23,8 @@ pub struct Options {
     pub hostname: String,
     pub runtime: Arc<dyn Runtime>,
     pub host: Arc<dyn Host>,
+    /// Pulls images into the store of the runtime.
+    pub puller: distribution::Puller,
     /// `None`: pods have no network of their own.
     pub network: Option<PodNetwork>,
     /// The network namespace of the node, if it is not that of the process.

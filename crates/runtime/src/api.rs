@@ -52,7 +52,7 @@ pub enum Error {
         /// Why it is invalid.
         message: String,
     },
-    /// The image is not present, and this runtime has no way to fetch it (upstream reason `ErrImagePull`).
+    /// The image is not present. The caller pulls it before it creates a container.
     #[error("failed to pull image {image:?}: {message}")]
     ImagePull {
         /// The image as in the request.

@@ -129,6 +129,9 @@ pub enum Error {
     Index(String),
 }
 
+/// The registry in the names of images that are part of this program.
+pub const BUILTIN_REGISTRY: &str = "kemudi.local";
+
 /// Bytes of the index: the node keeps it in memory.
 const MAX_INDEX: usize = 32 << 20;
 
