@@ -64,6 +64,8 @@ pub trait Host: Send + Sync {
     /// Finds an image by name.
     fn image(&self, name: &str) -> Result<runtime::image::Image, runtime::image::Error>;
     fn images(&self) -> Vec<runtime::image::Image>;
+    /// Removes an image by its id. Errors if a container that has not ended uses it.
+    fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error>;
     /// Creates or updates a cgroup below the runtime's prefix.
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error>;
     /// Usage of a cgroup below the runtime's prefix; empty for all of it.
@@ -81,6 +83,10 @@ impl Host for Embedded {
 
     fn images(&self) -> Vec<runtime::image::Image> {
         Embedded::images(self).list()
+    }
+
+    fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error> {
+        Embedded::remove_image(self, id)
     }
 
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error> {

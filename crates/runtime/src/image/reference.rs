@@ -5,6 +5,10 @@ use super::{Error, Result};
 /// Returns the full name: registry, path, and tag or digest. `busybox` is `docker.io/library/busybox:latest`.
 pub fn normalize(name: &str) -> Result<String> {
     let error = |message: &str| Error::Name { name: name.to_owned(), message: message.to_owned() };
+    if name.len() == 64 && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
+        let message = format!("invalid repository name ({name}), cannot specify 64-byte hexadecimal strings");
+        return Err(error(&message));
+    }
     let (rest, digest) = match name.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (name, None),
@@ -18,22 +22,21 @@ pub fn normalize(name: &str) -> Result<String> {
         return Err(error("invalid reference format"));
     }
     let (registry, path) = match path.split_once('/') {
-        Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest.to_owned()),
+        Some((first, rest)) if is_registry(first) => (first, rest.to_owned()),
         _ => ("docker.io", path.to_owned()),
     };
     let registry = if registry == "index.docker.io" { "docker.io" } else { registry };
     let path = if registry == "docker.io" && !path.contains('/') { format!("library/{path}") } else { path };
+    if path.chars().any(|c| c.is_ascii_uppercase()) {
+        return Err(error(&format!("invalid reference format: repository name ({path}) must be lowercase")));
+    }
     let part_ok = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
             && part.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
             && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
     };
     if !path.split('/').all(part_ok) {
-        let is_valid_in_lowercase = path.to_ascii_lowercase().split('/').all(part_ok);
-        return Err(error(&match is_valid_in_lowercase {
-            true => format!("invalid reference format: repository name ({path}) must be lowercase"),
-            false => "invalid reference format".into(),
-        }));
+        return Err(error("invalid reference format"));
     }
     if !registry_ok(registry) {
         return Err(error("invalid reference format"));
@@ -58,7 +61,12 @@ pub fn normalize(name: &str) -> Result<String> {
     }
 }
 
-/// A host name or address, and a port.
+/// Whether the first part of a name is a registry, and not of the path.
+fn is_registry(part: &str) -> bool {
+    part.contains(['.', ':']) || part == "localhost" || part.chars().any(|c| c.is_ascii_uppercase())
+}
+
+/// Whether it is a host name or address, with or without a port.
 fn registry_ok(registry: &str) -> bool {
     let (host, port) = match registry.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(Some((address, rest))) if address.parse::<std::net::Ipv6Addr>().is_ok() => match rest.strip_prefix(':') {
@@ -129,6 +137,9 @@ mod tests {
             let error = normalize(name).unwrap_err().to_string();
             assert!(error.ends_with(": invalid reference format"), "{name}: {error}");
         }
+        assert_eq!(normalize("Host/a").unwrap(), "Host/a:latest");
+        let hex = normalize(&"0a".repeat(32)).unwrap_err().to_string();
+        assert!(hex.ends_with("cannot specify 64-byte hexadecimal strings"), "{hex}");
         let upper = normalize("me/Busybox").unwrap_err().to_string();
         assert!(upper.ends_with("invalid reference format: repository name (me/Busybox) must be lowercase"), "{upper}");
     }
