@@ -11,6 +11,7 @@ mod proxies;
 
 pub use crate::https::os_error;
 pub use load::{Sources, in_cluster};
+pub use proxies::from_environment as proxy_from_environment;
 
 use crate::error::Error;
 use crate::https::{ClientIdentity, Config, Credentials, Https, Proxy, Roots};

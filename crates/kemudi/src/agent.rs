@@ -4,6 +4,7 @@ use crate::cluster_network::ClusterNetwork;
 use crate::kubelet::Sockets;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
+use distribution::{Limits, Puller};
 use meta::{Clock, GroupResource, Rng};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::join::POD_NETWORK;
@@ -26,6 +27,8 @@ const DNS_PORT: u16 = 53;
 fn own_port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {
     HostPort { address, protocol, port, target: port }
 }
+/// The configuration of image registries, in the data directory.
+pub const REGISTRIES: &str = "registries.yaml";
 /// The name of the image inside this binary.
 pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
 /// The tag of all kernel objects of a cluster, derived from its data directory, so that two clusters on one machine do not
@@ -170,6 +173,8 @@ pub async fn start(
     // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let containers = Arc::new(embedded.clone());
+    let registries = config.data_dir.join(REGISTRIES);
+    let puller = Puller::new(embedded.images().clone(), registries, Limits::default());
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
     let own_ports: Vec<HostPort> = api_port
         .into_iter()
@@ -187,6 +192,7 @@ pub async fn start(
         hostname: config.node_name.clone(),
         runtime: containers,
         host: Arc::new(embedded),
+        puller,
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,

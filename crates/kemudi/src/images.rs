@@ -1,16 +1,32 @@
-//! `kemudi image`: imports images from files, for nodes without a registry. It works on the data directory whether a cluster
+//! `kemudi image`: pulls images from registries, or imports them from files. It works on the data directory whether a cluster
 //! is running or not; a running one sees changes at once.
 
-use crate::data_dir;
+use crate::{agent, data_dir};
+use distribution::{Credentials, Limits, Puller};
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 #[derive(clap::Subcommand)]
 pub enum Command {
+    /// Pulls images from registries. `registries.yaml` in the data directory configures mirrors, certificates and credentials.
+    Pull {
+        /// Names of images, such as nginx:1.29 or registry.example.com/app@sha256:...
+        #[arg(required = true)]
+        images: Vec<String>,
+        /// User name at the registry.
+        #[arg(long, requires = "password_stdin")]
+        username: Option<String>,
+        /// Reads the password from standard input.
+        #[arg(long, requires = "username")]
+        password_stdin: bool,
+        #[command(flatten)]
+        directory: DataDir,
+    },
     /// Imports images from archives: OCI layouts, or the output of `docker save`. `-` is standard input.
     Import {
         /// Archives, or directories with an OCI layout.
@@ -54,6 +70,10 @@ enum Failure {
     File { path: String, source: io::Error },
     #[error("the standard input is empty; give it an image archive, as from `docker save`")]
     Empty,
+    #[error("the standard input has no password")]
+    NoPassword,
+    #[error("failed to pull image {0:?}: {1}")]
+    Pull(String, Arc<distribution::Error>),
     /// An error of the copy of standard input, without its temporary path.
     #[error("{0}")]
     Stdin(String),
@@ -92,6 +112,7 @@ pub fn main(command: &Command) -> ExitCode {
         Command::Import { files, name, max_size, directory } => {
             import(directory, files, name.as_deref(), *max_size, &mut out)
         }
+        Command::Pull { images, username, directory, .. } => pull(directory, images, username.as_deref(), &mut out),
         Command::List { directory } => list(directory, &mut out),
         Command::Remove { images, directory } => remove(directory, images, &mut out),
     };
@@ -115,6 +136,33 @@ fn visible(text: &str) -> String {
         }
     }
     out
+}
+
+/// `username` has its password on standard input.
+fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mut dyn Write) -> Result<(), Failure> {
+    let credentials = username.map(|name| password(io::stdin().lock()).map(|p| credentials(name, p))).transpose()?;
+    let credentials: Vec<Credentials> = credentials.into_iter().collect();
+    let registries = directory.data_dir.join(agent::REGISTRIES);
+    let puller = Puller::new(directory.images(true)?, registries, Limits::default());
+    let failed = |source| Failure::File { path: "starting".into(), source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    for name in images {
+        let pulled = runtime.block_on(puller.pull(name, &credentials));
+        let image = pulled.map_err(|error| Failure::Pull(name.clone(), error))?.image;
+        check_import(writeln!(out, "Pulled image: {}", image.reference(name)))?;
+    }
+    Ok(())
+}
+
+fn credentials(username: &str, password: String) -> Credentials {
+    Credentials { username: username.to_owned(), password }
+}
+
+/// The first line of the input.
+fn password(input: impl BufRead) -> Result<String, Failure> {
+    let failed = |source| Failure::File { path: "the standard input".into(), source };
+    let line = input.take(64 << 10).lines().next().transpose().map_err(failed)?;
+    line.filter(|l| !l.is_empty()).ok_or(Failure::NoPassword)
 }
 
 fn import(
@@ -166,7 +214,10 @@ fn list(directory: &DataDir, out: &mut dyn Write) -> Result<(), Failure> {
     let mut rows: Vec<[String; 3]> = Vec::new();
     for i in directory.images(false)?.list() {
         let id = i.id.strip_prefix("sha256:").unwrap_or(&i.id).chars().take(12).collect::<String>();
-        rows.extend(i.names.iter().map(|n| [n.clone(), id.clone(), size(i.size)]));
+        // An image that has only names with digests is shown by them.
+        let has_tags = i.names.iter().any(|n| !n.contains('@'));
+        let names = i.names.iter().filter(|n| !has_tags || !n.contains('@'));
+        rows.extend(names.map(|n| [n.clone(), id.clone(), size(i.size)]));
     }
     rows.sort();
     rows.insert(0, ["NAME", "IMAGE ID", "SIZE"].map(str::to_owned));
@@ -203,6 +254,14 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_are_one_line() {
+        assert_eq!(password("secret\r\nmore".as_bytes()).unwrap(), "secret");
+        for empty in ["", "\n"] {
+            assert!(matches!(password(empty.as_bytes()), Err(Failure::NoPassword)), "{empty:?}");
+        }
+    }
 
     #[test]
     fn empty_input_is_reported() {

@@ -15,7 +15,8 @@ use crate::admission::Admission;
 use crate::counts::Known;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;
-use crate::node::{Capacity, Reporter};
+use crate::image_gc;
+use crate::node::{Capacity, Reporter, regarding};
 use crate::objects::{Objects, Whole};
 use crate::options::Options;
 use crate::pod::starts::Starts;
@@ -111,7 +112,7 @@ impl Agent {
             known: known.clone(),
             options: options.clone(),
         });
-        let reporter = Reporter::new(options.clone(), capacity, recorder, known.clone());
+        let reporter = Reporter::new(options.clone(), capacity, recorder.clone(), known.clone());
         let events = options.runtime.subscribe();
         let pods = informers.informer::<Whole>(
             &ApiResource::typed::<Pod>(),
@@ -125,6 +126,9 @@ impl Agent {
         let work = async {
             tokio::join!(
                 restarted("node status", || reporter.run()),
+                restarted("image garbage collection", || {
+                    image_gc::run(options.clone(), recorder.clone(), regarding(&options.node_name))
+                }),
                 listen(events, wakes.clone(), &*options.runtime),
                 dispatch(shared, pods, node, wakes.clone())
             )

@@ -15,6 +15,7 @@ pub mod demo;
 mod dispatch;
 mod env;
 mod fields;
+mod image_gc;
 pub mod join;
 mod node;
 mod objects;

@@ -217,6 +217,12 @@ fn status(
     })
 }
 
+/// The node as the object of events.
+pub fn regarding(name: &str) -> Regarding {
+    // The UID is the name, as in kubelet's events: it does not know the UID when it starts.
+    Regarding { kind: "Node".into(), uid: name.to_owned(), name: name.to_owned(), ..Regarding::default() }
+}
+
 pub struct Reporter {
     options: Arc<Options>,
     capacity: Capacity,
@@ -240,7 +246,7 @@ impl Reporter {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(Duration::from_secs(7));
         };
-        let about = self.regarding();
+        let about = regarding(&self.options.node_name);
         self.recorder.normal(about.clone(), "Starting", "Starting kubelet.");
         for complaint in self.options.host.complaints() {
             tracing::warn!("{complaint}");
@@ -289,12 +295,6 @@ impl Reporter {
                 Err(error) => tracing::warn!(%error, "renewing the node's lease failed; it is tried again"),
             }
         }
-    }
-
-    fn regarding(&self) -> Regarding {
-        // The UID is the name, as in kubelet's events: it does not know the UID when it starts.
-        let name = self.options.node_name.clone();
-        Regarding { kind: "Node".into(), uid: name.clone(), name, ..Regarding::default() }
     }
 
     fn labels(&self) -> BTreeMap<String, String> {
@@ -411,7 +411,7 @@ impl Reporter {
                 _ => continue,
             };
             let message = format!("Node {} status is now: {reason}", self.options.node_name);
-            self.recorder.event(self.regarding(), Severity::Normal, reason, message);
+            self.recorder.event(regarding(&self.options.node_name), Severity::Normal, reason, message);
         }
     }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use client::{ApiResource, Informer, Informers, Key, Scope};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -127,6 +128,24 @@ impl Objects {
 
     /// The data of an object; `None` if it does not exist. Errors if no pod has registered it.
     pub async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Data>, Error> {
+        Ok(match kind {
+            Kind::ConfigMap => self.object(kind, namespace, name).await?.map(|o: ConfigMap| {
+                let text = o.data.into_iter().flatten().map(|(k, v)| (k, v.into()));
+                text.chain(o.binary_data.into_iter().flatten().map(|(k, v)| (k, v.0.into()))).collect()
+            }),
+            Kind::Secret => self.secret(namespace, name).await?.map(|o| {
+                let data = o.data.into_iter().flatten();
+                data.map(|(k, v)| (k, v.0.into())).collect()
+            }),
+        })
+    }
+
+    /// A secret; `None` if it does not exist. Errors if no pod has registered it.
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error> {
+        self.object(Kind::Secret, namespace, name).await
+    }
+
+    async fn object<T: DeserializeOwned>(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<T>, Error> {
         let reference = Reference { kind, namespace: namespace.into(), name: name.into() };
         let informer = self.held.lock().get(&reference).map(|h| h.informer.clone());
         let Some(informer) = informer else { return Err(Error::NotSynced(kind.noun())) };
@@ -140,16 +159,6 @@ impl Objects {
             name: name.to_owned(),
             source,
         };
-        Ok(Some(match kind {
-            Kind::ConfigMap => {
-                let o: ConfigMap = entry.decode().map_err(wrong)?;
-                let text = o.data.into_iter().flatten().map(|(k, v)| (k, v.into()));
-                text.chain(o.binary_data.into_iter().flatten().map(|(k, v)| (k, v.0.into()))).collect()
-            }
-            Kind::Secret => {
-                let o: Secret = entry.decode().map_err(wrong)?;
-                o.data.into_iter().flatten().map(|(k, v)| (k, v.0.into())).collect()
-            }
-        }))
+        entry.decode().map(Some).map_err(wrong)
     }
 }

@@ -23,6 +23,8 @@ pub struct Options {
     pub hostname: String,
     pub runtime: Arc<dyn Runtime>,
     pub host: Arc<dyn Host>,
+    /// Pulls images into the store of the runtime.
+    pub puller: distribution::Puller,
     /// `None`: pods have no network of their own.
     pub network: Option<PodNetwork>,
     /// The network namespace of the node, if it is not that of the process.
@@ -62,6 +64,8 @@ pub trait Host: Send + Sync {
     /// Finds an image by name.
     fn image(&self, name: &str) -> Result<runtime::image::Image, runtime::image::Error>;
     fn images(&self) -> Vec<runtime::image::Image>;
+    /// Removes an image by its id. Errors if a container that has not ended uses it.
+    fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error>;
     /// Creates or updates a cgroup below the runtime's prefix.
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error>;
     /// Usage of a cgroup below the runtime's prefix; empty for all of it.
@@ -79,6 +83,10 @@ impl Host for Embedded {
 
     fn images(&self) -> Vec<runtime::image::Image> {
         Embedded::images(self).list()
+    }
+
+    fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error> {
+        Embedded::remove_image(self, id)
     }
 
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error> {

@@ -52,7 +52,7 @@ pub enum Error {
         /// Why it is invalid.
         message: String,
     },
-    /// The image is not present, and this runtime has no way to fetch it (upstream reason `ErrImagePull`).
+    /// The image is not present. The caller pulls it before it creates a container.
     #[error("failed to pull image {image:?}: {message}")]
     ImagePull {
         /// The image as in the request.
@@ -483,7 +483,7 @@ pub struct Container {
     pub attempt: u32,
     /// The image as in the request.
     pub image: String,
-    /// `sha256:…` of the image's configuration.
+    /// `repository@sha256:…` of a pulled image, else `sha256:…` of its configuration.
     pub image_id: String,
     /// The state.
     pub state: ContainerState,

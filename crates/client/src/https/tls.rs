@@ -19,6 +19,8 @@ pub enum Roots {
     System,
     /// PEM.
     Pem(Vec<u8>),
+    /// The system's certificates, and those of a PEM text.
+    SystemAnd(Vec<u8>),
 }
 
 /// A client certificate chain and its key, both PEM.
@@ -98,30 +100,38 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, 
 fn roots(r: &Roots) -> Result<Trusted, Error> {
     let mut trusted = Trusted::default();
     match r {
-        Roots::Pem(pem) => {
-            let unfit = |why: String| Error::Credentials(format!("unable to load root certificates: {why}"));
-            let mut failed = None;
-            for c in CertificateDer::pem_slice_iter(pem) {
-                let c = c.map_err(|_| unfit("unable to parse bytes as PEM block".into()))?;
-                failed = trusted.add(c).err().or(failed);
-            }
-            // As in Go, one valid certificate is enough.
-            match failed {
-                _ if !trusted.is_empty() => {}
-                Some(e) => return Err(unfit(format!("failed to parse certificate: {e}"))),
-                None => return Err(unfit("unable to parse bytes as PEM block".into())),
-            }
-        }
-        Roots::System => {
-            // Having no roots is an error only when a certificate is verified.
-            if let Some(pem) = SYSTEM.iter().find_map(|p| std::fs::read(Path::new(p)).ok()) {
-                for c in certificates(&pem, "system certificates").unwrap_or_default() {
-                    let _ = trusted.add(c);
-                }
-            }
+        Roots::Pem(pem) => add_pem(&mut trusted, pem)?,
+        Roots::System => add_system(&mut trusted),
+        Roots::SystemAnd(pem) => {
+            add_pem(&mut trusted, pem)?;
+            add_system(&mut trusted);
         }
     }
     Ok(trusted)
+}
+
+fn add_pem(trusted: &mut Trusted, pem: &[u8]) -> Result<(), Error> {
+    let unfit = |why: String| Error::Credentials(format!("unable to load root certificates: {why}"));
+    let mut failed = None;
+    for c in CertificateDer::pem_slice_iter(pem) {
+        let c = c.map_err(|_| unfit("unable to parse bytes as PEM block".into()))?;
+        failed = trusted.add(c).err().or(failed);
+    }
+    // As in Go, one valid certificate is enough.
+    match failed {
+        _ if !trusted.is_empty() => Ok(()),
+        Some(e) => Err(unfit(format!("failed to parse certificate: {e}"))),
+        None => Err(unfit("unable to parse bytes as PEM block".into())),
+    }
+}
+
+/// Having no roots is an error only when a certificate is verified.
+fn add_system(trusted: &mut Trusted) {
+    if let Some(pem) = SYSTEM.iter().find_map(|p| std::fs::read(Path::new(p)).ok()) {
+        for c in certificates(&pem, "system certificates").unwrap_or_default() {
+            let _ = trusted.add(c);
+        }
+    }
 }
 
 /// `insecure-skip-tls-verify`: verifies signatures, but neither names nor chains.

@@ -4,6 +4,11 @@ use crate::error::Error;
 use crate::https::Proxy;
 use std::net::IpAddr;
 
+/// Returns the proxy that the environment of this process configures for a server.
+pub fn from_environment(server: &str) -> Result<Option<Proxy>, Error> {
+    find(server, |name| std::env::var(name).ok())
+}
+
 /// Returns the proxy that the environment configures for a server.
 pub(super) fn find(server: &str, environment: impl Fn(&str) -> Option<String>) -> Result<Option<Proxy>, Error> {
     let value = |name: &str| {

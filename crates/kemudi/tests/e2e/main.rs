@@ -26,6 +26,7 @@ mod namespaces;
 mod preview;
 mod probes;
 mod recorder;
+mod registries;
 mod replicas;
 mod resources;
 mod restart;
@@ -83,6 +84,7 @@ fn tests() -> Vec<Test> {
         own(streams::OWN),
         real(streams::REAL),
         own(images::TESTS),
+        own(registries::TESTS),
         own(volumes::TESTS),
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),

@@ -58,6 +58,17 @@ pub fn go_duration(d: Duration) -> String {
     }
 }
 
+/// Formats a duration as Go does after it is truncated to milliseconds: `0s`, `15ms`, `1.5s`, `1m2.034s`.
+pub fn go_milliseconds(d: Duration) -> String {
+    let fraction = match d.subsec_millis() {
+        0 => return go_duration(d),
+        ms if d.as_secs() == 0 => return format!("{ms}ms"),
+        ms => format!(".{ms:03}"),
+    };
+    let text = go_duration(d);
+    format!("{}{}s", text.trim_end_matches('s'), fraction.trim_end_matches('0'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,5 +97,14 @@ mod tests {
         b.started("c", ended, ended);
         assert_eq!(b.delay("c"), INITIAL);
         assert_eq!(go_duration(Duration::from_secs(300)), "5m0s");
+    }
+
+    #[test]
+    fn durations_are_shown_as_by_go() {
+        let shown = |ms| go_milliseconds(Duration::from_millis(ms));
+        assert_eq!(
+            [0, 15, 1500, 2000, 62_034, 3_600_500].map(shown),
+            ["0s", "15ms", "1.5s", "2s", "1m2.034s", "1h0m0.5s"]
+        );
     }
 }

@@ -9,6 +9,7 @@ pub mod container;
 pub mod files;
 mod holds;
 mod hooks;
+mod keyring;
 mod messages;
 pub mod plan;
 mod ports;

@@ -171,6 +171,11 @@ impl Facts<'_> {
         };
         out.restart_count = c.attempt as i32;
         out.container_id = Some(container_id(&c.id));
+        if !c.image.starts_with("sha256:")
+            && let Ok(full) = runtime::image::normalize(&c.image)
+        {
+            out.image = full;
+        }
         out.image_id = c.image_id.clone();
         out.last_state = self.previous.get(name).map(|p| self.terminated(p));
         match c.state {

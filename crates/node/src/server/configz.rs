@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::access::{ALLOWED, DENIED, TOKENS};
 use super::{Body, json};
+use crate::image_gc;
 use crate::node::{HEARTBEAT, LEASE_SECONDS, STATUS_PERIOD};
 use crate::options::{Options, SeccompDefault};
 use crate::pod::backoff::go_duration;
@@ -30,6 +31,10 @@ pub(super) fn serve(options: &Options) -> Response<Body> {
         "nodeLeaseDurationSeconds": LEASE_SECONDS,
         "maxPods": options.max_pods,
         "podCIDR": options.pod_cidr.clone().unwrap_or_default(),
+        "serializeImagePulls": false,
+        "imageMinimumGCAge": go_duration(image_gc::MIN_AGE),
+        "imageGCHighThresholdPercent": image_gc::HIGH_PERCENT,
+        "imageGCLowThresholdPercent": image_gc::LOW_PERCENT,
         "podPidsLimit": options.pod_pids_limit.unwrap_or(-1),
         "seccompDefault": options.seccomp_default == SeccompDefault::RuntimeDefault,
         "allowedUnsafeSysctls": options.sysctls.unsafe_patterns(),

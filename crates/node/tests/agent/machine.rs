@@ -113,6 +113,7 @@ impl Machine {
                 None => Arc::new(self.embedded.clone()),
             },
             host: Arc::new(self.embedded.clone()),
+            puller: self.puller(),
             network: Some(network),
             node_namespace: Some(self.node.clone()),
             data_dir: self.directory.path().to_owned(),
@@ -141,6 +142,12 @@ impl Machine {
         let (trigger, shutdown) = client::shutdown();
         let task = tokio::spawn(async move { Arc::new(agent).run(shutdown).await.unwrap() });
         self.agent = Some((trigger, task));
+    }
+
+    fn puller(&self) -> distribution::Puller {
+        let configuration = self.directory.path().join("registries.yaml");
+        let limits = distribution::Limits { response: std::time::Duration::from_secs(2), ..Default::default() };
+        distribution::Puller::new(self.embedded.images().clone(), configuration, limits)
     }
 
     pub async fn stop(&mut self) {

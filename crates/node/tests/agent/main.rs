@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod fake;
+mod images;
 mod lifecycle;
 mod machine;
 mod probes;

@@ -56,7 +56,7 @@ impl Inner {
         let image = match self.images.resolve(&config.image) {
             Ok(image) => image,
             Err(image::Error::NotFound(_)) => {
-                let message = "it is not on this node, and this node has no registry to get it from".to_owned();
+                let message = "it is not on this node".to_owned();
                 return Err(Error::ImagePull { image: config.image, message });
             }
             Err(e) => return Err(e.into()),
@@ -194,7 +194,7 @@ impl Inner {
             version: VERSION,
             pod: pod.config.id.clone(),
             created_at,
-            image_id: image.id.clone(),
+            image_id: image.reference(&config.image).to_owned(),
             layers_root: self.images.layers_root(),
             layers: image.layers.iter().rev().cloned().collect(),
             argv,

@@ -205,6 +205,12 @@ impl Embedded {
         })
     }
 
+    /// Removes an image. Errors if a container that has not ended uses a layer that no other image has.
+    pub fn remove_image(&self, name: &str) -> std::result::Result<(), crate::image::Error> {
+        let root = &self.inner.options.root;
+        self.images().remove(name, |layer| Self::user_of_layer(root, layer)).map(drop)
+    }
+
     /// The image store of the runtime.
     pub fn images(&self) -> &ImageStore {
         &self.inner.images

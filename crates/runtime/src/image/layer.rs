@@ -96,16 +96,16 @@ struct RootFs {
 }
 
 /// Imports the images at `path`. If one fails, nothing of it stays, but images before it do.
-pub fn import(store: &Writing<'_>, path: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
+pub fn import(store: &Writing<'_>, path: &Path, names: &[String], limit: Option<u64>) -> Result<Vec<Image>> {
     let root = store.layers_root();
     let budget = Budget::new(&root, limit).map_err(Error::io(root.display().to_string()))?;
-    import_within(store, path, name, &budget).map_err(|error| match budget.is_exceeded() {
+    import_within(store, path, names, &budget).map_err(|error| match budget.is_exceeded() {
         true => Error::TooLarge { path: path.to_owned(), limit: budget.limit },
         false => error,
     })
 }
 
-fn import_within(store: &Writing<'_>, path: &Path, name: Option<&str>, budget: &Budget) -> Result<Vec<Image>> {
+fn import_within(store: &Writing<'_>, path: &Path, names: &[String], budget: &Budget) -> Result<Vec<Image>> {
     let format = |message: String| Error::Format { path: path.to_owned(), message };
     let mut scratch = None;
     let root = if path.is_dir() {
@@ -125,9 +125,9 @@ fn import_within(store: &Writing<'_>, path: &Path, name: Option<&str>, budget: &
         Budget::new(&root, Some(budget.limit.max(MAX_CHECKED))).map_err(Error::io(root.display().to_string()))?;
     let source = Source { root, shown: path.to_owned(), budget, checks, found: RefCell::default() };
     let found = if source.root.join("index.json").is_file() {
-        from_oci(store, &source, name)
+        from_oci(store, &source, names)
     } else if source.root.join("manifest.json").is_file() {
-        from_docker(store, &source, name)
+        from_docker(store, &source, names)
     } else {
         Err(format("no index.json and no manifest.json in it".into()))
     };
@@ -145,30 +145,28 @@ fn unpack_archive(reader: impl Read, into: &Path, budget: &Budget) -> std::io::R
     })
 }
 
-fn from_oci(store: &Writing<'_>, source: &Source<'_>, name: Option<&str>) -> Result<Vec<Image>> {
+fn from_oci(store: &Writing<'_>, source: &Source<'_>, given: &[String]) -> Result<Vec<Image>> {
     const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
     let index: OciIndex = source.json("index.json")?;
     let mut images = Vec::new();
-    source.names_fit(name, index.manifests.len())?;
+    source.names_fit(given, index.manifests.len())?;
     for descriptor in index.manifests {
         let own = NAMES.iter().find_map(|n| descriptor.annotations.get(*n)).cloned();
         let manifest: Manifest = source.manifest(&descriptor, 0)?;
         let blobs = manifest.layers.iter().map(|l| blob(&l.digest)).collect::<Result<Vec<_>>>()?;
         // A bare tag (`latest`) in the annotation is no name.
-        let names = name.map(str::to_owned).or(own.filter(|n| n.contains(['/', ':'])));
-        images.push(build(store, source, &blob(&manifest.config.digest)?, &blobs, names.into_iter().collect())?);
+        let own = own.filter(|n| n.contains(['/', ':']));
+        let names = if given.is_empty() { own.into_iter().collect() } else { given.to_vec() };
+        images.push(build(store, source, &blob(&manifest.config.digest)?, &blobs, names)?);
     }
     Ok(images)
 }
 
-fn from_docker(store: &Writing<'_>, source: &Source<'_>, name: Option<&str>) -> Result<Vec<Image>> {
+fn from_docker(store: &Writing<'_>, source: &Source<'_>, given: &[String]) -> Result<Vec<Image>> {
     let manifests: Vec<DockerManifest> = source.json("manifest.json")?;
-    source.names_fit(name, manifests.len())?;
+    source.names_fit(given, manifests.len())?;
     let one = |m: DockerManifest| {
-        let names = match name {
-            Some(name) => vec![name.to_owned()],
-            None => m.repo_tags.unwrap_or_default(),
-        };
+        let names = if given.is_empty() { m.repo_tags.unwrap_or_default() } else { given.to_vec() };
         let layers: Vec<PathBuf> = m.layers.iter().map(PathBuf::from).collect();
         build(store, source, Path::new(&m.config), &layers, names)
     };
@@ -300,10 +298,10 @@ impl Source<'_> {
         Error::Format { path: self.shown.clone(), message }
     }
 
-    /// A given name fits only one image.
-    fn names_fit(&self, name: Option<&str>, count: usize) -> Result<()> {
-        match name {
-            Some(_) if count > 1 => Err(Error::OneName { path: self.shown.clone(), count }),
+    /// Given names fit only one image.
+    fn names_fit(&self, names: &[String], count: usize) -> Result<()> {
+        match names {
+            [_, ..] if count > 1 => Err(Error::OneName { path: self.shown.clone(), count }),
             _ if count > MAX_IMAGES => {
                 Err(self.error(format!("there are {count} images in it, more than {MAX_IMAGES}")))
             }

@@ -4,10 +4,11 @@
 //! ROOT/index.json     the index of images, replaced atomically
 //! ROOT/layers/ID/     a layer, unpacked once, shared by images and containers; ID is a short form of its digest
 //! ROOT/incoming/      layers being unpacked; emptied by whoever writes next
+//! ROOT/downloads/     images being pulled, each in a directory of its own
 //! ROOT/lock           held by the process that writes
 //! ```
 //! Several processes may use one store: one writes at a time, and the others see what it wrote.
-//! Left out: pulling from registries; an image comes by [`ImageStore::import`] or is built in.
+//! Left out: registries. The crate `distribution` downloads images from them, which [`ImageStore::import_pulled`] imports.
 
 mod budget;
 mod builtin;
@@ -37,7 +38,7 @@ pub enum Error {
         /// The name as given.
         name: String,
         /// Why it is invalid.
-        message: &'static str,
+        message: String,
     },
     /// No image has the name or id.
     #[error("image {} not found", brief(format!("{_0:?}")))]
@@ -128,6 +129,9 @@ pub enum Error {
     Index(String),
 }
 
+/// The registry in the names of images that are part of this program.
+pub const BUILTIN_REGISTRY: &str = "kemudi.local";
+
 /// Bytes of the index: the node keeps it in memory.
 const MAX_INDEX: usize = 32 << 20;
 
@@ -188,7 +192,7 @@ fn null_as_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'d
 pub struct Image {
     /// `sha256:…`, the digest of the configuration.
     pub id: String,
-    /// Normalised names, e.g. `docker.io/library/busybox:latest`.
+    /// Normalised names, e.g. `docker.io/library/busybox:latest`. A pulled image has a name with the digest of its manifest.
     pub names: BTreeSet<String>,
     /// The configuration that containers take defaults from.
     pub config: ImageConfig,
@@ -196,6 +200,17 @@ pub struct Image {
     pub layers: Vec<String>,
     /// Bytes, unpacked.
     pub size: u64,
+}
+
+impl Image {
+    /// The reference in the status of containers that were made with this name: `repository@digest` of a pulled image, the id of
+    /// another one.
+    pub fn reference(&self, name: &str) -> &str {
+        let mut digests = self.names.iter().filter(|n| n.contains('@'));
+        let full = normalize(name).unwrap_or_default();
+        let own = digests.clone().find(|d| reference::repository(d) == reference::repository(&full));
+        own.or_else(|| digests.next()).unwrap_or(&self.id)
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -279,7 +294,7 @@ impl ImageStore {
         let named = normalize(name).ok().filter(|n| image.names.contains(n));
         for entry in next.images.iter_mut().filter(|i| i.id == image.id) {
             match &named {
-                Some(name) => drop(entry.names.remove(name)),
+                Some(name) => remove_name(&mut entry.names, name),
                 None => entry.names.clear(),
             }
         }
@@ -300,7 +315,32 @@ impl ImageStore {
     /// Reads an OCI layout (directory or tar) or the tar of `docker save`. Images without a name in it get `name`. Returns the
     /// imported images. `limit` is the maximum of unpacked bytes; `None` is [`ImageStore::room`]. Blocks.
     pub fn import(&self, source: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
-        layer::import(&self.writing()?, source, name, limit)
+        let names: Vec<String> = name.into_iter().map(str::to_owned).collect();
+        layer::import(&self.writing()?, source, &names, limit)
+    }
+
+    /// Imports a pulled image from a directory in the layout of an OCI image, with these names. Blocks.
+    pub fn import_pulled(&self, layout: &Path, names: &[String]) -> Result<Image> {
+        let mut images = layer::import(&self.writing()?, layout, names, None)?;
+        images.pop().ok_or_else(|| Error::NotFound(names.first().cloned().unwrap_or_default()))
+    }
+
+    /// Adds normalised names to the image that has the name `known`. Returns the image. Blocks.
+    pub fn add_names(&self, known: &str, names: &[String]) -> Result<Image> {
+        let has_all = |image: &Image| names.iter().all(|n| image.names.contains(n));
+        let image = self.resolve(known)?;
+        if has_all(&image) {
+            return Ok(image);
+        }
+        let writing = self.writing()?;
+        let mut image = self.resolve(known)?;
+        image.names.extend(names.iter().cloned());
+        writing.add(image)
+    }
+
+    /// The directory for images that are being pulled.
+    pub fn downloads_root(&self) -> PathBuf {
+        self.root.join("downloads")
     }
 
     /// Bytes that can be unpacked before the disk would be too full for a node.
@@ -353,6 +393,16 @@ impl ImageStore {
     fn lock(&self) -> MutexGuard<'_, Known> {
         // The index is replaced as a whole, so a panic leaves it intact.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes a name. Names with a digest go with the last tag of their repository.
+fn remove_name(names: &mut BTreeSet<String>, name: &str) {
+    names.remove(name);
+    let repository = reference::repository(name);
+    let is_sibling = |n: &String| reference::repository(n) == repository;
+    if !names.iter().any(|n| is_sibling(n) && !n.contains('@')) {
+        names.retain(|n| !is_sibling(n));
     }
 }
 

@@ -4,6 +4,7 @@
 //! a deleted one. It keeps nothing that cannot be found again in the API and the runtime, save for back-offs and probe counts.
 
 mod events;
+mod image;
 mod observe;
 mod probing;
 mod report;

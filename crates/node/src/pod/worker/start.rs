@@ -107,57 +107,6 @@ impl Worker {
         }
     }
 
-    /// Finds the image and returns its user. `None` if it is missing, which is reported.
-    async fn image(&mut self, spec: &Spec) -> Option<String> {
-        let image = text(&spec.image).to_owned();
-        let name = spec.name.as_str();
-        let (host, name_of_image) = (self.shared.options.host.clone(), image.clone());
-        match blocking(move || host.image(&name_of_image)).await {
-            Ok(found) => {
-                let message =
-                    format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
-                self.event(Some(name), Severity::Normal, "Pulled", message);
-                self.pulls.forget(&image);
-                return Some(found.config.user);
-            }
-            Err(error) => {
-                let never = spec.image_pull_policy.as_deref() == Some("Never");
-                let invalid = matches!(error, runtime::image::Error::Name { .. });
-                let (now, mut look) = (self.now(), SYNC_RETRY);
-                let (reason, message) = if invalid {
-                    let m = format!("Failed to apply default image tag \"{image}\": {error}");
-                    self.event(Some(name), Severity::Warning, "InspectFailed", m.clone());
-                    ("InvalidImageName", m)
-                } else if never {
-                    let m = format!("Container image \"{image}\" is not present with pull policy of Never");
-                    self.event(Some(name), Severity::Warning, "ErrImageNeverPull", m.clone());
-                    ("ErrImageNeverPull", m)
-                } else if let Some(failure) = self.pulls.backs_off(&image, now) {
-                    let m = format!("Back-off pulling image \"{image}\"");
-                    let message = format!("{m}: ErrImagePull: {failure}");
-                    self.event(Some(name), Severity::Normal, "BackOff", m);
-                    look = self.pulls.next_look(&image, false, now);
-                    ("ImagePullBackOff", message)
-                } else {
-                    let m = format!(
-                        "failed to pull image \"{image}\": it is not on this node, and this node has no registry to get it from"
-                    );
-                    self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
-                    let failed = format!("Failed to pull image \"{image}\": {m}");
-                    self.event(Some(name), Severity::Warning, "Failed", failed);
-                    self.pulls.failed(&image, &m, now);
-                    look = self.pulls.next_look(&image, true, now);
-                    ("ErrImagePull", m)
-                };
-                self.event(Some(name), Severity::Warning, "Failed", format!("Error: {reason}"));
-                let now = self.now();
-                self.holds.hold(name, look, look, now);
-                self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
-            }
-        }
-        None
-    }
-
     /// The variables of services.
     fn service_variables(&self) -> Result<BTreeMap<String, String>, env::TooLong> {
         let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);

@@ -89,6 +89,7 @@ impl Worker {
     /// Stops all containers and the sandbox, sidecars last. A shorter grace period that arrives meanwhile applies.
     pub(super) async fn stop_everything(&mut self, grace: Duration) {
         self.start_permit = None;
+        self.pulls.stop();
         let Ok(seen) = self.observe().await else { return };
         let running: Vec<(String, Spec)> = seen
             .running()

@@ -11,6 +11,7 @@ use super::{RESYNC, Stage, Worker, unless_ending};
 use crate::admission::{Admitted, PREEMPTING};
 use crate::pod::backoff::go_duration;
 use crate::pod::holds::SANDBOX;
+use crate::pod::keyring;
 use crate::pod::plan::{self, Plan, Role, Sandbox, Seen};
 use crate::pod::security;
 use crate::pod::spec::text;
@@ -38,6 +39,7 @@ impl Worker {
         }
         let mut references = env::references(&self.pod);
         references.extend(volumes::references(&self.pod));
+        references.extend(keyring::references(&self.pod));
         self.shared.objects.register(&self.uid, &references);
         self.refresh().await;
         for _ in 0..MAX_STEPS {
@@ -201,6 +203,10 @@ impl Worker {
             }
             acted |= self.start(&s.name, s.role, seen, &volumes).await;
             if self.is_ending() {
+                break;
+            }
+            // Containers start in order: the next one waits for the image.
+            if self.pulls.is_running(&s.name) {
                 break;
             }
             // Init containers start one after the other. An app container starts even if another one fails.

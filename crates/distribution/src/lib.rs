@@ -1,0 +1,30 @@
+//! Pulls images from registries: OCI distribution specification and Docker Registry HTTP API V2.
+//!
+//! [`Puller::pull`] downloads the manifest, the configuration and the layers of an image into a directory with the layout of an
+//! OCI image, and the image store imports them from there, with the limits of any import.
+//!
+//! **Invariants.** A byte counts only when the digest above it is verified: the manifest's by the reference, the others' by the
+//! manifest. A registry is hostile: what it sends is bounded in memory, on the disk and in time, and a registry that hangs delays
+//! no pull from another one. Credentials go to the registry that they are for, and to the token server that it names, never to
+//! mirrors or to where blobs are redirected.
+//!
+//! Left out: pushing, layers compressed with zstd, manifests of Docker's schema 1, refresh tokens, verification of signatures.
+
+mod auth;
+mod blob;
+mod error;
+mod manifest;
+mod puller;
+mod reference;
+mod registries;
+mod session;
+mod workspace;
+
+pub use auth::Credentials;
+pub use error::Error;
+pub use puller::{Limits, Pulled, Puller};
+pub use reference::Reference;
+pub use registries::Registries;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! Removes unused images when the disk fills up (kubelet `images/image_gc_manager.go`).
+//!
+//! Above 85 % usage, images go that no container uses, those that were used longest ago first, until usage is at 80 %. Images that were
+//! detected less than two minutes ago stay, and so do those that no registry has: imported ones and the built-in one.
+//! Left out: a maximum age, and metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{Recorder, Regarding};
+use jiff::Timestamp;
+use runtime::image::Image;
+use supervisor::blocking;
+
+use crate::options::Options;
+
+const PERIOD: Duration = Duration::from_secs(5 * 60);
+pub(crate) const MIN_AGE: Duration = Duration::from_secs(2 * 60);
+pub(crate) const HIGH_PERCENT: u64 = 85;
+pub(crate) const LOW_PERCENT: u64 = 80;
+
+/// Why images were not removed. The messages are those of events.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("invalid capacity 0 on image filesystem")]
+    NoCapacity,
+    #[error(
+        "Insufficient free disk space on the node's image filesystem ({percent}% of {} used). Failed to free sufficient space by \
+         deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, \
+         or other data.",
+        size(*capacity)
+    )]
+    Insufficient { percent: u64, capacity: u64, freed: u64 },
+    #[error(
+        "wanted to free {needed} bytes, but freed {freed} bytes space with errors in image deletion: {}",
+        join(errors)
+    )]
+    Deletion { needed: u64, freed: u64, errors: Vec<String> },
+    #[error("{0}")]
+    Runtime(#[from] runtime::Error),
+    #[error("reading the usage of the disk: {0}")]
+    Disk(#[from] nix::Error),
+}
+
+/// Errors as upstream joins them.
+fn join(errors: &[String]) -> String {
+    match errors {
+        [error] => error.clone(),
+        errors => format!("[{}]", errors.join(", ")),
+    }
+}
+
+/// Bytes with a binary unit.
+fn size(bytes: u64) -> String {
+    let value = bytes as f64;
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.iter().find(|(shift, _)| bytes >> shift > 0);
+    unit.map_or_else(|| format!("{bytes} B"), |(shift, name)| format!("{:.1} {name}", value / (1u64 << shift) as f64))
+}
+
+/// Bytes of a disk.
+#[derive(Clone, Copy, Debug)]
+struct Disk {
+    capacity: u64,
+    available: u64,
+}
+
+impl Disk {
+    /// The usage in percent, and the bytes to free if it is above the threshold.
+    fn excess(self) -> Result<(u64, Option<u64>), Error> {
+        let available = u128::from(self.available.min(self.capacity));
+        let capacity = u128::from(self.capacity);
+        let used = 100 - u64::try_from(available * 100 / capacity.max(1)).unwrap_or(100);
+        if capacity == 0 {
+            return Err(Error::NoCapacity);
+        }
+        let target = u64::try_from(capacity * u128::from(100 - LOW_PERCENT) / 100).unwrap_or(u64::MAX);
+        Ok((used, (used >= HIGH_PERCENT).then(|| target.saturating_sub(self.available))))
+    }
+}
+
+/// What is known of an image.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    detected: Timestamp,
+    used: Option<Timestamp>,
+}
+
+/// The images of the node by id.
+#[derive(Default)]
+struct Records(BTreeMap<String, Record>);
+
+impl Records {
+    /// Updates the records. `used` has the references of images that containers use.
+    fn update(&mut self, images: &[Image], used: &BTreeSet<String>, now: Timestamp) {
+        self.0.retain(|id, _| images.iter().any(|i| i.id == *id));
+        for image in images {
+            let record = self.0.entry(image.id.clone()).or_insert(Record { detected: now, used: None });
+            if is_used(image, used) {
+                record.used = Some(now);
+            }
+        }
+    }
+
+    /// The images that may be removed, in order.
+    fn candidates<'a>(&self, images: &'a [Image], used: &BTreeSet<String>, now: Timestamp) -> Vec<&'a Image> {
+        let record = |i: &Image| self.0.get(&i.id).copied().unwrap_or(Record { detected: now, used: None });
+        let is_old = |r: Record| Duration::try_from(now.duration_since(r.detected)).is_ok_and(|age| age >= MIN_AGE);
+        let fits = |i: &&Image| !is_used(i, used) && !is_pinned(i) && is_old(record(i));
+        let mut candidates: Vec<&Image> = images.iter().filter(fits).collect();
+        candidates.sort_by_key(|i| (record(i).used, record(i).detected));
+        candidates
+    }
+}
+
+fn is_used(image: &Image, used: &BTreeSet<String>) -> bool {
+    used.contains(&image.id) || image.names.iter().any(|n| used.contains(n))
+}
+
+/// Whether no registry has the image: it was imported, or is built in.
+fn is_pinned(image: &Image) -> bool {
+    !image.names.iter().any(|n| n.contains('@'))
+}
+
+/// Removes candidates until `needed` bytes are free. Returns the freed bytes.
+fn free(candidates: &[&Image], needed: u64, mut remove: impl FnMut(&str) -> Result<(), String>) -> Result<u64, Error> {
+    let (mut freed, mut errors) = (0, Vec::new());
+    for image in candidates {
+        if freed >= needed {
+            break;
+        }
+        match remove(&image.id) {
+            Ok(()) => freed += image.size,
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(freed) } else { Err(Error::Deletion { needed, freed, errors }) }
+}
+
+/// Collects the garbage of a node, for ever.
+pub(crate) async fn run(options: Arc<Options>, recorder: Recorder, node: Regarding) {
+    let (mut records, mut has_failed) = (Records::default(), false);
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Err(error) = collect(&options, &mut records).await else {
+            has_failed = false;
+            continue;
+        };
+        tracing::warn!(%error, "garbage collection of images failed; the next one is in five minutes");
+        match &error {
+            Error::NoCapacity => recorder.warning(node.clone(), "InvalidDiskCapacity", error.to_string()),
+            Error::Insufficient { .. } => recorder.warning(node.clone(), "FreeDiskSpaceFailed", error.to_string()),
+            _ => {}
+        }
+        // The first failure may be one of the start.
+        if has_failed {
+            recorder.warning(node.clone(), "ImageGCFailed", error.to_string());
+        }
+        has_failed = true;
+    }
+}
+
+async fn collect(options: &Arc<Options>, records: &mut Records) -> Result<(), Error> {
+    let containers = options.runtime.list_containers().await?;
+    let used: BTreeSet<String> = containers.into_iter().map(|c| c.image_id).collect();
+    let (o, now) = (options.clone(), options.clock.now());
+    let (images, disk) = blocking(move || {
+        let disk = nix::sys::statvfs::statvfs(&o.data_dir);
+        let bytes = |s: &nix::sys::statvfs::Statvfs, blocks: u64| blocks.saturating_mul(s.fragment_size());
+        let disk = disk.map(|s| Disk { capacity: bytes(&s, s.blocks()), available: bytes(&s, s.blocks_available()) });
+        (o.host.images(), disk)
+    })
+    .await;
+    records.update(&images, &used, now);
+    let disk = disk?;
+    let (percent, Some(needed)) = disk.excess()? else { return Ok(()) };
+    let candidates: Vec<Image> = records.candidates(&images, &used, now).into_iter().cloned().collect();
+    let o = options.clone();
+    let freed = blocking(move || {
+        free(&candidates.iter().collect::<Vec<_>>(), needed, |id| {
+            tracing::info!(image = id, "removing an unused image, because the disk fills up");
+            o.host.remove_image(id).map_err(|e| e.to_string())
+        })
+    });
+    let freed = freed.await?;
+    match freed < needed {
+        true => Err(Error::Insufficient { percent, capacity: disk.capacity, freed }),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(id: &str, name: &str) -> Image {
+        Image {
+            id: id.into(),
+            names: [name.to_owned()].into(),
+            config: runtime::image::ImageConfig::default(),
+            layers: Vec::new(),
+            size: 10,
+        }
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).unwrap()
+    }
+
+    fn used(references: &[&str]) -> BTreeSet<String> {
+        references.iter().map(|r| (*r).to_owned()).collect()
+    }
+
+    #[test]
+    fn images_in_use_new_and_imported_ones_stay() {
+        let images = ["a", "b", "c", "d"].map(|n| image(n, &format!("r.example/{n}@sha256:{n}")));
+        let imported = image("i", "r.example/i:1");
+        let all: Vec<Image> = images.into_iter().chain([imported]).collect();
+        let mut records = Records::default();
+        let ids = |records: &Records, used: &BTreeSet<String>, now| {
+            let candidates = records.candidates(&all, used, now);
+            candidates.into_iter().map(|i| i.id.as_str()).collect::<Vec<_>>().join("")
+        };
+        records.update(&all[..2], &used(&["a"]), at(0));
+        records.update(&all, &used(&["r.example/b@sha256:b"]), at(60));
+        assert_eq!(ids(&records, &used(&[]), at(119)), "");
+        // Never used ones are first; then the one that was used longest ago.
+        assert_eq!(ids(&records, &used(&[]), at(120)), "ab");
+        assert_eq!(ids(&records, &used(&[]), at(180)), "cdab");
+        assert_eq!(ids(&records, &used(&["c", "r.example/a@sha256:a"]), at(180)), "db");
+        records.update(&all[1..], &used(&[]), at(200));
+        assert!(!records.0.contains_key("a"));
+    }
+
+    #[test]
+    fn thresholds_are_those_of_kubelet() {
+        let excess = |available| Disk { capacity: 1000, available }.excess().unwrap();
+        assert_eq!(excess(160), (84, None));
+        assert_eq!(excess(150), (85, Some(50)));
+        assert_eq!(excess(0), (100, Some(200)));
+        assert_eq!(excess(2000), (0, None));
+        assert!(matches!(Disk { capacity: 0, available: 0 }.excess(), Err(Error::NoCapacity)));
+    }
+
+    #[test]
+    fn removes_until_enough_is_free() {
+        let images = ["a", "b", "c"].map(|n| image(n, "x"));
+        let candidates: Vec<&Image> = images.iter().collect();
+        let mut removed = Vec::new();
+        let freed = free(&candidates, 15, |id| {
+            removed.push(id.to_owned());
+            Ok(())
+        });
+        assert_eq!((freed.unwrap(), removed.join("")), (20, "ab".to_owned()));
+        let failed = free(&candidates, 15, |id| if id == "a" { Err("in use".into()) } else { Ok(()) }).unwrap_err();
+        let message = "wanted to free 15 bytes, but freed 20 bytes space with errors in image deletion: in use";
+        assert_eq!(failed.to_string(), message);
+        let insufficient = Error::Insufficient { percent: 91, capacity: 5 << 30, freed: 0 }.to_string();
+        assert!(insufficient.starts_with(
+            "Insufficient free disk space on the node's image filesystem (91% of 5.0 GiB used). Failed to free sufficient space by \
+             deleting unused images (freed 0 bytes). Investigate"
+        ));
+        assert_eq!([1000, 2048, 3 << 20, 1 << 40].map(size), ["1000 B", "2.0 KiB", "3.0 MiB", "1.0 TiB"]);
+    }
+}

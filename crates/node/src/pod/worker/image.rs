@@ -1,0 +1,215 @@
+//! Images of containers: presence, pull policies, pulls and their back-off (kubelet `images/image_manager.go`).
+
+use std::sync::Arc;
+
+use client::Severity;
+use distribution::{Credentials, Reference};
+use k8s_openapi::api::core::v1::Container as Spec;
+use runtime::image::{BUILTIN_REGISTRY, Error, Image, normalize};
+use supervisor::blocking;
+
+use super::Worker;
+use crate::pod::backoff::go_milliseconds;
+use crate::pod::holds::SYNC_RETRY;
+use crate::pod::keyring::{self, Keyring};
+use crate::pod::pulls::{Failure, Outcome, Pulled};
+use crate::pod::spec::text;
+use crate::pod::status::Waiting;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+/// The policy of a container. The default depends on the tag. The built-in image is in no registry.
+fn policy(spec: &Spec, reference: &Reference) -> Policy {
+    if reference.registry == BUILTIN_REGISTRY {
+        return Policy::Never;
+    }
+    match spec.image_pull_policy.as_deref() {
+        Some("Always") => Policy::Always,
+        Some("Never") => Policy::Never,
+        None if reference.to_string().ends_with(":latest") => Policy::Always,
+        _ => Policy::IfNotPresent,
+    }
+}
+
+impl Worker {
+    /// Ensures that the image is present as the policy requires, and returns its user. `None` if it is being pulled, or if it is not
+    /// available, which is reported.
+    pub(super) async fn image(&mut self, spec: &Spec) -> Option<String> {
+        let (name, image) = (spec.name.as_str(), text(&spec.image).to_owned());
+        let reference = match Reference::parse(&image) {
+            Ok(reference) => reference,
+            Err(error) => {
+                let problem = match normalize(&image) {
+                    Err(Error::Name { message, .. }) => format!("couldn't parse image name \"{image}\": {message}"),
+                    _ => error.to_string(),
+                };
+                let message = format!("Failed to apply default image tag \"{image}\": {problem}");
+                self.event(Some(name), Severity::Warning, "InspectFailed", message.clone());
+                self.refuse_image(name, "InvalidImageName", message);
+                return None;
+            }
+        };
+        if let Some(outcome) = self.pulls.outcome(name, &image) {
+            return self.pulled(name, &image, outcome);
+        }
+        let policy = policy(spec, &reference);
+        if policy != Policy::Always {
+            match self.find_image(&image).await {
+                Ok(found) => {
+                    let message = format!(
+                        "Container image \"{image}\" already present on machine and can be accessed by the pod"
+                    );
+                    self.event(Some(name), Severity::Normal, "Pulled", message);
+                    self.pulls.forget(name, &image);
+                    return Some(found.config.user);
+                }
+                Err(Error::NotFound(_)) if policy == Policy::Never => {
+                    let message = format!("Container image \"{image}\" is not present with pull policy of Never");
+                    self.event(Some(name), Severity::Warning, "ErrImageNeverPull", message.clone());
+                    self.refuse_image(name, "ErrImageNeverPull", message);
+                    return None;
+                }
+                Err(Error::NotFound(_)) => {}
+                Err(error) => {
+                    let message = format!("Failed to inspect image \"{image}\": {error}");
+                    self.event(Some(name), Severity::Warning, "InspectFailed", message.clone());
+                    self.refuse_image(name, "ImageInspectError", message);
+                    return None;
+                }
+            }
+        }
+        self.pull(name, &image, &reference).await;
+        None
+    }
+
+    async fn find_image(&self, image: &str) -> Result<Image, Error> {
+        let (host, image) = (self.shared.options.host.clone(), image.to_owned());
+        blocking(move || host.image(&image)).await
+    }
+
+    /// Reports the outcome of a pull. Returns the user of a pulled image.
+    fn pulled(&mut self, name: &str, image: &str, outcome: Outcome) -> Option<String> {
+        match outcome {
+            Outcome::Running => None,
+            Outcome::Ended(Ok(Pulled { user, size, duration, total })) => {
+                let message = format!(
+                    "Successfully pulled image \"{image}\" in {} ({} including waiting). Image size: {size} bytes.",
+                    go_milliseconds(duration),
+                    go_milliseconds(total)
+                );
+                self.event(Some(name), Severity::Normal, "Pulled", message);
+                self.pulls.forget(name, image);
+                Some(user)
+            }
+            Outcome::Ended(Err(failure)) => {
+                self.event(Some(name), Severity::Warning, "Failed", failure.event(image));
+                let (reason, message) = failure.waiting(image);
+                self.pulls.failed(image, &format!("{reason}: {message}"), self.now());
+                self.wait_for_image(name, image, reason, message, true);
+                None
+            }
+        }
+    }
+
+    /// Starts a pull, unless it backs off.
+    async fn pull(&mut self, name: &str, image: &str, reference: &Reference) {
+        if let Some(failure) = self.pulls.backs_off(image, self.now()) {
+            let message = format!("Back-off pulling image \"{image}\"");
+            let details = format!("{message}: {failure}");
+            self.event(Some(name), Severity::Normal, "BackOff", message);
+            self.wait_for_image(name, image, "ImagePullBackOff", details, false);
+            return;
+        }
+        let credentials = self.pull_credentials(reference).await;
+        self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
+        self.begin_pull(name, image, credentials);
+    }
+
+    fn begin_pull(&mut self, name: &str, image: &str, credentials: Vec<Credentials>) {
+        let (puller, full, wake) = (self.shared.options.puller.clone(), image.to_owned(), self.wake.clone());
+        let pull = async move {
+            let begun = tokio::time::Instant::now();
+            let pulled = puller.pull(&full, &credentials).await;
+            pulled.map_err(|error| Failure::from(&*error)).map(|pulled| Pulled {
+                size: pulled.image.size,
+                user: pulled.image.config.user,
+                duration: pulled.duration,
+                total: begun.elapsed(),
+            })
+        };
+        self.pulls.begin(name, image, pull, Arc::new(move || wake.notify_one()));
+    }
+
+    /// The credentials of the pod's secrets for a repository.
+    async fn pull_credentials(&self, reference: &Reference) -> Vec<Credentials> {
+        let (mut keyring, mut missing) = (Keyring::default(), Vec::new());
+        let namespace = text(&self.pod.metadata.namespace);
+        for name in keyring::names(&self.pod) {
+            match self.shared.objects.secret(namespace, name).await {
+                Ok(Some(secret)) => {
+                    if let Err(error) = keyring.add(&secret) {
+                        tracing::warn!(pod = %self.name(), secret = name, error, "the pull secret cannot be decoded");
+                    }
+                }
+                Ok(None) | Err(_) => missing.push(name),
+            }
+        }
+        if !missing.is_empty() {
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            self.event(None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
+        }
+        keyring.find(&format!("{}/{}", reference.registry, reference.repository))
+    }
+
+    fn wait_for_image(&mut self, name: &str, image: &str, reason: &str, message: String, first: bool) {
+        let now = self.now();
+        let delay = self.pulls.next_look(image, first, now);
+        self.event(Some(name), Severity::Warning, "Failed", format!("Error: {reason}"));
+        self.holds.hold(name, delay, delay, now);
+        self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
+    }
+
+    fn refuse_image(&mut self, name: &str, reason: &str, message: String) {
+        self.event(Some(name), Severity::Warning, "Failed", format!("Error: {reason}"));
+        let now = self.now();
+        self.holds.hold(name, SYNC_RETRY, SYNC_RETRY, now);
+        self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Clauses: K03.policy
+    #[test]
+    fn the_default_policy_depends_on_the_tag() {
+        let of = |image: &str, policy_of: serde_json::Value| {
+            let spec: Spec =
+                serde_json::from_value(json!({"name": "c", "image": image, "imagePullPolicy": policy_of})).unwrap();
+            policy(&spec, &Reference::parse(image).unwrap())
+        };
+        let digest = format!("nginx@sha256:{}", "0a".repeat(32));
+        for (image, expect) in [
+            ("nginx", Policy::Always),
+            ("nginx:latest", Policy::Always),
+            ("nginx:1", Policy::IfNotPresent),
+            (digest.as_str(), Policy::IfNotPresent),
+            ("kemudi.local/demo", Policy::Never),
+        ] {
+            assert_eq!(of(image, json!(null)), expect, "{image}");
+        }
+        assert_eq!(of("nginx", json!("IfNotPresent")), Policy::IfNotPresent);
+        assert_eq!(of("nginx", json!("Never")), Policy::Never);
+        assert_eq!(of("nginx:1", json!("Always")), Policy::Always);
+    }
+}
