@@ -66,6 +66,8 @@ pub struct Config {
     pub pod_max_pids: i64,
     /// Default seccomp profile of containers.
     pub seccomp_default: SeccompDefault,
+    /// The configuration of image registries, if not that of the data directory.
+    pub registries: Option<PathBuf>,
     pub node_name: String,
     /// The address by which other nodes reach this one. None: there is only this node.
     pub node_ip: Option<Ipv4Addr>,
@@ -173,7 +175,7 @@ pub async fn start(
     // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let containers = Arc::new(embedded.clone());
-    let registries = config.data_dir.join(REGISTRIES);
+    let registries = config.registries.clone().unwrap_or_else(|| config.data_dir.join(REGISTRIES));
     let puller = Puller::new(embedded.images().clone(), registries, Limits::default());
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
     let own_ports: Vec<HostPort> = api_port
@@ -301,6 +303,7 @@ fn recorded(data_dir: &Path) -> Config {
         sysctls: Allowlist::default(),
         pod_max_pids: -1,
         seccomp_default: SeccompDefault::default(),
+        registries: None,
         node_name: String::new(),
         node_ip: None,
         pod_range: cluster.first(),

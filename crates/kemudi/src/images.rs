@@ -1,11 +1,11 @@
 //! `kemudi image`: pulls images from registries, or imports them from files. It works on the data directory whether a cluster
 //! is running or not; a running one sees changes at once.
 
-use crate::{agent, data_dir};
+use crate::{agent, data_dir, machine};
 use distribution::{Credentials, Limits, Puller};
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,6 +84,18 @@ enum Failure {
 }
 
 impl DataDir {
+    /// The directories of the nodes: this one, or those of `kemudi up --nodes`.
+    fn nodes(&self) -> Vec<DataDir> {
+        let nodes: Vec<DataDir> =
+            machine::node_directories(&self.data_dir).into_iter().map(|data_dir| DataDir { data_dir }).collect();
+        if nodes.is_empty() { vec![DataDir { data_dir: self.data_dir.clone() }] } else { nodes }
+    }
+
+    /// The name of the node of this directory.
+    fn name(&self) -> String {
+        self.data_dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
     fn root(&self) -> PathBuf {
         self.data_dir.join("runtime")
     }
@@ -143,13 +155,21 @@ fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mu
     let credentials = username.map(|name| password(io::stdin().lock()).map(|p| credentials(name, p))).transpose()?;
     let credentials: Vec<Credentials> = credentials.into_iter().collect();
     let registries = directory.data_dir.join(agent::REGISTRIES);
-    let puller = Puller::new(directory.images(true)?, registries, Limits::default());
+    let puller =
+        |node: &DataDir| node.images(true).map(|store| Puller::new(store, registries.clone(), Limits::default()));
+    let pullers = directory.nodes().iter().map(puller).collect::<Result<Vec<_>, _>>()?;
     let failed = |source| Failure::File { path: "starting".into(), source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     for name in images {
-        let pulled = runtime.block_on(puller.pull(name, &credentials));
-        let image = pulled.map_err(|error| Failure::Pull(name.clone(), error))?.image;
-        check_import(writeln!(out, "Pulled image: {}", image.reference(name)))?;
+        let mut reference = None;
+        for puller in &pullers {
+            let pulled = runtime.block_on(puller.pull(name, &credentials));
+            let image = pulled.map_err(|error| Failure::Pull(name.clone(), error))?.image;
+            reference = Some(image.reference(name).to_string());
+        }
+        if let Some(reference) = reference {
+            check_import(writeln!(out, "Pulled image: {reference}"))?;
+        }
     }
     Ok(())
 }
@@ -172,15 +192,22 @@ fn import(
     limit: Option<u64>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let store = directory.images(true)?;
+    let stores = directory.nodes().iter().map(|node| node.images(true)).collect::<Result<Vec<_>, _>>()?;
     for file in files {
         let shown = file.display().to_string();
-        let images = match shown.as_str() {
-            "-" => from_stdin(&store, io::stdin().lock(), name, limit)?,
-            _ => store.import(file, name, limit)?,
+        let input = match (shown.as_str(), stores.first()) {
+            ("-", Some(first)) => Some(spool(first, io::stdin().lock(), limit)?),
+            _ => None,
         };
-        // An archive may list an image once for each of its names.
-        let names: BTreeSet<&String> = images.iter().flat_map(|i| &i.names).collect();
+        let mut names = BTreeSet::new();
+        for store in &stores {
+            let images = match &input {
+                Some(copy) => from_copy(store, copy, name, limit)?,
+                None => store.import(file, name, limit)?,
+            };
+            // An archive may list an image once for each of its names.
+            names.extend(images.into_iter().flat_map(|i| i.names));
+        }
         for name in names {
             check_import(writeln!(out, "Loaded image: {name}"))?;
         }
@@ -188,52 +215,82 @@ fn import(
     Ok(())
 }
 
-fn from_stdin(
-    store: &ImageStore,
-    input: impl Read,
-    name: Option<&str>,
-    limit: Option<u64>,
-) -> Result<Vec<Image>, Failure> {
+/// Copies the standard input to a file beside the images, where there is space for it.
+fn spool(store: &ImageStore, input: impl Read, limit: Option<u64>) -> Result<tempfile::NamedTempFile, Failure> {
     let failed = |source| Failure::File { path: "the standard input".into(), source };
-    // Beside the images, where there is space for them.
     let mut copy =
         tempfile::NamedTempFile::new_in(store.layers_root().parent().unwrap_or(Path::new("."))).map_err(failed)?;
     // The copy and its unpacked contents exist at the same time.
     let most = limit.map_or_else(|| store.room(), Ok)?;
     match io::copy(&mut input.take(most), &mut copy).map_err(failed)? {
-        0 => return Err(Failure::Empty),
-        n if n == most => return Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into()),
-        _ => {}
+        0 => Err(Failure::Empty),
+        n if n == most => Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into()),
+        _ => Ok(copy),
     }
+}
+
+fn from_copy(
+    store: &ImageStore,
+    copy: &tempfile::NamedTempFile,
+    name: Option<&str>,
+    limit: Option<u64>,
+) -> Result<Vec<Image>, Failure> {
     let path = copy.path().display().to_string();
     let named = |e: Error| Failure::Stdin(e.to_string().replace(&path, "the standard input"));
     store.import(copy.path(), name, limit).map_err(named)
 }
 
+/// The names of an image that are shown, and its columns.
+fn rows(image: &Image) -> impl Iterator<Item = [String; 3]> {
+    let id = image.id.strip_prefix("sha256:").unwrap_or(&image.id).chars().take(12).collect::<String>();
+    // An image that has only names with digests is shown by them.
+    let has_tags = image.names.iter().any(|n| !n.contains('@'));
+    let names = image.names.iter().filter(move |n| !has_tags || !n.contains('@'));
+    names.map(move |n| [n.clone(), id.clone(), size(image.size)])
+}
+
+/// Lists images; with several nodes, also the nodes that have them.
 fn list(directory: &DataDir, out: &mut dyn Write) -> Result<(), Failure> {
-    let mut rows: Vec<[String; 3]> = Vec::new();
-    for i in directory.images(false)?.list() {
-        let id = i.id.strip_prefix("sha256:").unwrap_or(&i.id).chars().take(12).collect::<String>();
-        // An image that has only names with digests is shown by them.
-        let has_tags = i.names.iter().any(|n| !n.contains('@'));
-        let names = i.names.iter().filter(|n| !has_tags || !n.contains('@'));
-        rows.extend(names.map(|n| [n.clone(), id.clone(), size(i.size)]));
+    let nodes = directory.nodes();
+    let mut found: BTreeMap<[String; 3], Vec<String>> = BTreeMap::new();
+    for node in &nodes {
+        for image in node.images(false)?.list() {
+            rows(&image).for_each(|row| found.entry(row).or_default().push(node.name()));
+        }
     }
-    rows.sort();
-    rows.insert(0, ["NAME", "IMAGE ID", "SIZE"].map(str::to_owned));
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let (first, second) = (width(0), width(1));
-    for [name, id, size] in &rows {
-        check_import(writeln!(out, "{name:first$}   {id:second$}   {size}"))?;
+    let heads = ["NAME", "IMAGE ID", "SIZE", "NODES"].map(str::to_owned);
+    let lines = found.into_iter().map(|([name, id, size], nodes)| [name, id, size, nodes.join(",")]);
+    let table: Vec<[String; 4]> = [heads].into_iter().chain(lines).collect();
+    let width = |column: usize| table.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let (first, second, third) = (width(0), width(1), width(2));
+    for [name, id, size, on] in &table {
+        let line = match nodes.len() {
+            1 => writeln!(out, "{name:first$}   {id:second$}   {size}"),
+            _ => writeln!(out, "{name:first$}   {id:second$}   {size:third$}   {on}"),
+        };
+        check_import(line)?;
     }
     Ok(())
 }
 
+/// Removes images from the nodes that have them. Fails if none has one.
 fn remove(directory: &DataDir, images: &[String], out: &mut dyn Write) -> Result<(), Failure> {
-    let (store, root) = (directory.images(false)?, directory.root());
+    let nodes = directory.nodes();
     for name in images {
-        let image = store.remove(name, |layer| Embedded::user_of_layer(&root, layer))?;
-        check_import(writeln!(out, "Removed: {} ({})", name, image.id))?;
+        let (mut removed, mut missing) = (None, None);
+        for node in &nodes {
+            let (store, root) = (node.images(false)?, node.root());
+            match store.remove(name, |layer| Embedded::user_of_layer(&root, layer)) {
+                Ok(image) => removed = Some(image.id),
+                Err(e @ Error::NotFound(_)) => missing = Some(e),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        match (removed, missing) {
+            (Some(id), _) => check_import(writeln!(out, "Removed: {name} ({id})"))?,
+            (None, Some(e)) => return Err(e.into()),
+            (None, None) => {}
+        }
     }
     Ok(())
 }
@@ -267,6 +324,6 @@ mod tests {
     fn empty_input_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let store = Embedded::images_at(&dir.path().join("runtime")).unwrap();
-        assert!(matches!(from_stdin(&store, io::empty(), None, None), Err(Failure::Empty)));
+        assert!(matches!(spool(&store, io::empty(), None), Err(Failure::Empty)));
     }
 }

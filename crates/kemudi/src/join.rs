@@ -149,6 +149,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         sysctls,
         pod_max_pids: options.kubelet.pod_max_pids,
         seccomp_default: options.kubelet.seccomp_default(),
+        registries: options.kubelet.registries.clone(),
         node_name: node_name.clone(),
         node_ip: Some(node_ip),
         pod_range,

@@ -11,6 +11,7 @@ use client::Informers;
 use meta::Clock;
 use network::{Cidr, NodeBridge, namespace};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -59,7 +60,7 @@ pub struct Machine {
     data_dir: PathBuf,
     count: u32,
     /// Flags that are the same for all nodes.
-    flags: Vec<String>,
+    flags: Vec<OsString>,
 }
 
 fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
@@ -79,7 +80,7 @@ impl Machine {
         let bridge = NodeBridge::open(&tag(data_dir), nodes, cluster.pods, cluster.services).await?;
         let count = options.nodes.unwrap_or(1);
         bridge.address(count - 1)?;
-        Ok(Self { bridge, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet) })
+        Ok(Self { bridge, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
 
     /// The address of this machine that nodes reach.
@@ -93,13 +94,9 @@ impl Machine {
         for path in [directory.clone(), self.data_dir.join(NAMESPACES)] {
             runtime::beneath::make_private(&path).map_err(file(&path))?;
         }
-        for number in self.count.. {
-            let left = directory.join(name(number));
-            if !left.exists() {
-                break;
-            }
+        for left in node_directories(&self.data_dir).iter().skip(usize::try_from(self.count).unwrap_or(usize::MAX)) {
             // A node of an earlier start with more nodes.
-            agent::power_off(&left).await?;
+            agent::power_off(left).await?;
         }
         let new_token = token::generate(&*parts.rng);
         let token_file = directory.join("token");
@@ -160,11 +157,13 @@ fn name(number: u32) -> String {
     format!("node-{}", number + 1)
 }
 
-fn flags(kubelet: &KubeletOptions) -> Vec<String> {
-    let mut flags = vec![format!("--pod-max-pids={}", kubelet.pod_max_pids)];
-    flags.push(format!("--seccomp-default={}", kubelet.seccomp_default));
+fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
+    let registries = kubelet.registries.clone().unwrap_or_else(|| data_dir.join(agent::REGISTRIES));
+    let mut flags = vec!["--registries".into(), registries.into_os_string()];
+    flags.push(format!("--pod-max-pids={}", kubelet.pod_max_pids).into());
+    flags.push(format!("--seccomp-default={}", kubelet.seccomp_default).into());
     if !kubelet.allowed_unsafe_sysctls.is_empty() {
-        flags.push(format!("--allowed-unsafe-sysctls={}", kubelet.allowed_unsafe_sysctls.join(",")));
+        flags.push(format!("--allowed-unsafe-sysctls={}", kubelet.allowed_unsafe_sysctls.join(",")).into());
     }
     flags
 }
@@ -200,7 +199,7 @@ struct Node {
     directory: PathBuf,
     server: String,
     token_file: PathBuf,
-    flags: Vec<String>,
+    flags: Vec<OsString>,
     wanted: watch::Sender<Power>,
     /// The state that is reached, with the process of the agent; none during a change.
     is: watch::Sender<Option<(Power, Option<u32>)>>,
@@ -394,6 +393,12 @@ pub async fn send(data_dir: &Path, request: &Request) -> std::io::Result<Answer>
     let mut line = String::new();
     stream.read_to_string(&mut line).await?;
     Ok(serde_json::from_str(&line)?)
+}
+
+/// The data directories of the nodes of a data directory, in the order of their numbers.
+pub fn node_directories(data_dir: &Path) -> Vec<PathBuf> {
+    let directory = |number| data_dir.join(NODES).join(name(number));
+    (0..).map(directory).take_while(|d| d.is_dir()).collect()
 }
 
 /// Removes everything of the nodes of a data directory but their files. Works without running nodes.

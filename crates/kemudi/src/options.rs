@@ -108,6 +108,9 @@ pub struct KubeletOptions {
     /// Port of the kubelet's API; 0 for any free port.
     #[arg(long, default_value_t = 10250)]
     pub kubelet_port: u16,
+    /// Configuration of image registries. Default: `registries.yaml` in the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub registries: Option<PathBuf>,
     /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]
