@@ -42,7 +42,7 @@ fn sensitive(text: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// How a registry wants to be authenticated to (`WWW-Authenticate`).
+/// The method of authentication that a registry requires (`WWW-Authenticate`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
     Basic,

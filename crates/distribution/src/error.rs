@@ -52,7 +52,7 @@ pub enum Error {
         status: http::StatusCode,
         /// Its message.
         message: String,
-        /// When to try again, if it says so.
+        /// When to try again, if the registry says it.
         retry_after: Option<Duration>,
     },
     /// The registry sent no response, or stopped in the middle of it.
@@ -100,6 +100,9 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
+    /// Other pulls have large documents in memory.
+    #[error("too many large manifests are being read at a time")]
+    TooManyDocuments,
     /// The content differs from its digest.
     #[error("{what}: the content has the digest {found}")]
     Digest {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::blob::digest_of;
 use crate::error::{Error, brief};
 use crate::reference::Reference;
-use crate::session::{Session, accept};
+use crate::session::{Session, Text, accept};
 
 /// Maximum bytes of a manifest or a configuration.
 pub(crate) const MAX_DOCUMENT: u64 = 4 << 20;
@@ -70,7 +70,7 @@ struct Configuration {
 pub(crate) struct Raw {
     pub digest: String,
     pub media_type: String,
-    pub text: Vec<u8>,
+    pub text: Text,
 }
 
 /// The manifest of an image for this machine.

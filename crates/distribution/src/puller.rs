@@ -79,7 +79,7 @@ struct Inner {
     store: ImageStore,
     configuration: PathBuf,
     limits: Limits,
-    /// Pulls that somebody waits for.
+    /// Pulls that callers wait for.
     running: Mutex<HashMap<Key, WeakShared<BoxFuture<'static, Outcome>>>>,
     /// Permits of pulls by registry.
     permits: Mutex<HashMap<String, Weak<Semaphore>>>,
@@ -91,7 +91,7 @@ impl Puller {
         Puller(Arc::new(Inner { store, configuration, limits, running: Mutex::default(), permits: Mutex::default() }))
     }
 
-    /// Pulls the image and returns it. Tries all credentials in order, or none if there are none. Callers that ask for the same image
+    /// Pulls the image and returns it. Tries all credentials in order, or none if there are none. Callers that request the same image
     /// with the same credentials share a pull, which ends when the last one of them drops its future.
     pub async fn pull(&self, name: &str, credentials: &[Credentials]) -> Outcome {
         let reference = Reference::parse(name).map_err(Arc::new)?;

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use client::https::{self, Https, Reach};
 use client::{Body, Transport};
 use http::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::auth::{Challenge, Credentials, Token, bearer};
@@ -21,8 +22,51 @@ use crate::registries::{Endpoint, parse_url};
 const MAX_REDIRECTS: usize = 5;
 /// Maximum bytes of an error or a token.
 const MAX_MESSAGE: u64 = 1 << 20;
-/// The longest delay that a registry may ask for.
+/// The longest delay that a registry may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// KiB of all documents in memory together, less `FREE` of each, so that only unusually large ones wait for others.
+static LARGE_DOCUMENTS: Semaphore = Semaphore::const_new(32 << 10);
+const FREE: usize = 64 << 10;
+
+/// A document in memory, which counts until it is dropped.
+pub(crate) struct Text {
+    bytes: Vec<u8>,
+    budget: &'static Semaphore,
+    taken: Option<SemaphorePermit<'static>>,
+}
+
+impl Text {
+    fn new(budget: &'static Semaphore) -> Self {
+        Self { bytes: Vec::new(), budget, taken: None }
+    }
+
+    /// Appends bytes. Returns whether there was room for them.
+    fn append(&mut self, data: &[u8]) -> bool {
+        self.bytes.extend_from_slice(data);
+        let counted = self.taken.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let needed = self.bytes.len().saturating_sub(FREE).div_ceil(1 << 10).saturating_sub(counted);
+        if needed == 0 {
+            return true;
+        }
+        let Some(more) = u32::try_from(needed).ok().and_then(|n| self.budget.try_acquire_many(n).ok()) else {
+            return false;
+        };
+        match &mut self.taken {
+            Some(taken) => taken.merge(more),
+            None => self.taken = Some(more),
+        }
+        true
+    }
+}
+
+impl std::ops::Deref for Text {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 /// A server and a path on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,11 +132,11 @@ impl<'a> Session<'a> {
         for _ in 1..self.limits.tries {
             match self.get_once(path, headers).await {
                 Err(e) if e.is_transient() => {
-                    let asked = match e {
+                    let retry_after = match e {
                         Error::Unavailable { retry_after, .. } => retry_after,
                         _ => None,
                     };
-                    sleep(asked.unwrap_or(delay).min(MAX_RETRY_AFTER)).await;
+                    sleep(retry_after.unwrap_or(delay).min(MAX_RETRY_AFTER)).await;
                     delay *= 2;
                 }
                 other => return other,
@@ -227,8 +271,8 @@ impl<'a> Session<'a> {
     }
 
     /// Reads a document into memory, within the time limit of a response.
-    pub async fn read(&self, response: Response<Body>, what: &str, limit: u64) -> Result<Vec<u8>, Error> {
-        let (mut body, mut text) = (response.into_body(), BytesMut::new());
+    pub async fn read(&self, response: Response<Body>, what: &str, limit: u64) -> Result<Text, Error> {
+        let (mut body, mut text) = (response.into_body(), Text::new(&LARGE_DOCUMENTS));
         let deadline = Instant::now() + self.limits.response;
         loop {
             let Ok(frame) = timeout_at(deadline, body.frame()).await else {
@@ -236,14 +280,16 @@ impl<'a> Session<'a> {
                 return Err(Error::Stalled { host: self.host().to_owned(), what: "reading a document", limit });
             };
             match frame {
-                None => return Ok(text.to_vec()),
+                None => return Ok(text),
                 Some(Err(source)) => return Err(Error::Broken { host: self.host().to_owned(), source }),
                 Some(Ok(frame)) => {
                     let Ok(data) = frame.into_data() else { continue };
                     if (text.len() + data.len()) as u64 > limit {
                         return Err(Error::TooLarge { what: what.to_owned(), limit });
                     }
-                    text.extend_from_slice(&data);
+                    if !text.append(&data) {
+                        return Err(Error::TooManyDocuments);
+                    }
                 }
             }
         }
@@ -273,8 +319,9 @@ impl<'a> Session<'a> {
 
     /// The first error of a response in the form of the specification.
     async fn message(&self, response: Response<Body>) -> String {
-        let text = self.read(response, "error", MAX_MESSAGE).await.unwrap_or_default();
-        let document: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        let text = self.read(response, "error", MAX_MESSAGE).await;
+        let document: Option<serde_json::Value> = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let document = document.unwrap_or_default();
         let error = &document["errors"][0];
         let part = |name: &str| error[name].as_str().map(brief).filter(|text| !text.is_empty());
         [part("code"), part("message")].into_iter().flatten().collect::<Vec<_>>().join(": ")
@@ -299,6 +346,23 @@ pub(crate) fn single(name: HeaderName, value: &str) -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_documents_have_a_budget() {
+        static BUDGET: Semaphore = Semaphore::const_new(1024);
+        let mut small = Text::new(&BUDGET);
+        assert!(small.append(&vec![0; FREE]) && small.taken.is_none());
+        let mut large = Text::new(&BUDGET);
+        for _ in 0..4 {
+            assert!(large.append(&vec![0; 256 << 10]));
+        }
+        let mut other = Text::new(&BUDGET);
+        assert!(!other.append(&vec![0; FREE + (128 << 10)]));
+        drop(large);
+        assert!(other.append(&[0]));
+        drop(other);
+        assert_eq!(BUDGET.available_permits(), 1024);
+    }
 
     #[test]
     fn resolves_locations() {

@@ -141,7 +141,9 @@ fn free(candidates: &[&Image], needed: u64, mut remove: impl FnMut(&str) -> Resu
 /// Collects the garbage of a node, for ever.
 pub(crate) async fn run(options: Arc<Options>, recorder: Recorder, node: Regarding) {
     let (mut records, mut has_failed) = (Records::default(), false);
-    let mut ticks = tokio::time::interval(PERIOD);
+    let host = options.host.clone();
+    records.update(&blocking(move || host.images()).await, &BTreeSet::new(), options.clock.now());
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + PERIOD, PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -155,7 +157,7 @@ pub(crate) async fn run(options: Arc<Options>, recorder: Recorder, node: Regardi
             Error::Insufficient { .. } => recorder.warning(node.clone(), "FreeDiskSpaceFailed", error.to_string()),
             _ => {}
         }
-        // The first failure may be one of the start.
+        // As upstream, a single failure is none to report.
         if has_failed {
             recorder.warning(node.clone(), "ImageGCFailed", error.to_string());
         }

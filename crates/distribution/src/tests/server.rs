@@ -1,4 +1,4 @@
-//! A registry in the process of the test, whose every response the test decides.
+//! A registry in the process of the test, which decides each response.
 
 use std::io::Write;
 use std::path::Path;

@@ -98,7 +98,7 @@ fn key(location: &str) -> String {
     if path == "/" { host.to_owned() } else { format!("{host}{path}") }
 }
 
-/// Whether the key, whose labels of the host may have wildcards, covers the repository.
+/// Whether the key covers the repository. Labels of its host may have wildcards.
 fn matches(key: &str, repository: &str) -> bool {
     let split = |url: &str| {
         let (authority, path) = url.split_at(url.find('/').unwrap_or(url.len()));
