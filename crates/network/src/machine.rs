@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use crate::address::Cidr;
 use crate::link::{Netlink, RouteKind};
 use crate::ports::hardware_address;
-use crate::tunnel::Peer;
+use crate::tunnel::{Peer, distinct};
 use crate::{Error, Result, check_id, guard, namespace};
 
 /// The number of the first node's address in the range.
@@ -119,13 +119,14 @@ impl NodeBridge {
 
     /// Replaces the routes to the pods of nodes. Those of nodes that are not on the bridge are skipped, and so are ranges that are not of pods.
     pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
-        let is_here = |p: &&Peer| {
-            self.range.contains(p.address)
-                && p.address != self.gateway
-                && p.range.length() >= self.pods.length()
-                && self.pods.contains(p.range.address())
+        let check = |p: &Peer| {
+            if !self.range.contains(p.address) || p.address == self.gateway {
+                return Err("it is not on the bridge of this machine");
+            }
+            let is_of_pods = p.range.length() >= self.pods.length() && self.pods.contains(p.range.address());
+            if is_of_pods { Ok(()) } else { Err("its pod range is not within that of the cluster") }
         };
-        let desired: BTreeMap<Cidr, Ipv4Addr> = peers.iter().filter(is_here).map(|p| (p.range, p.address)).collect();
+        let desired = distinct(peers, check);
         let mut known = self.routes.lock().await;
         if known.as_ref() == Some(&desired) {
             return Ok(());

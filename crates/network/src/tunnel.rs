@@ -57,6 +57,21 @@ fn table(id: &str) -> String {
     format!("kemudi-tunnel-{id}")
 }
 
+/// The peers that `check` accepts and whose range does not overlap that of an earlier one.
+pub(crate) fn distinct(peers: &[Peer], check: impl Fn(&Peer) -> Result<(), &'static str>) -> BTreeMap<Cidr, Ipv4Addr> {
+    let mut accepted: BTreeMap<Cidr, Ipv4Addr> = BTreeMap::new();
+    for peer in peers {
+        let overlaps = |other: &Cidr| other.contains(peer.range.address()) || peer.range.contains(other.address());
+        let free =
+            if accepted.keys().any(overlaps) { Err("its pod range overlaps that of an older node") } else { Ok(()) };
+        match check(peer).and(free) {
+            Ok(()) => _ = accepted.insert(peer.range, peer.address),
+            Err(why) => tracing::warn!(?peer, why, "no pod network with this node"),
+        }
+    }
+    accepted
+}
+
 impl Tunnel {
     /// Creates the device, or adopts that of an earlier process. `address` is the node's own address, that of one of its devices.
     pub(crate) async fn open(options: &Options, netlink: &Netlink, address: Ipv4Addr, alias: &str) -> Result<Tunnel> {
@@ -99,15 +114,10 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// Replaces the peers. Invalid ones are skipped, with a warning: a node writes its addresses into the API itself.
+    /// Replaces the peers. Invalid ones are skipped, with a warning: a node writes its addresses into the API itself. Of ranges that overlap
+    /// the first one counts.
     pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
-        let mut desired = BTreeMap::new();
-        for peer in peers {
-            match self.check(peer) {
-                Ok(()) => _ = desired.insert(peer.range, peer.address),
-                Err(why) => tracing::warn!(?peer, why, "no pod network with this node"),
-            }
-        }
+        let desired = distinct(peers, |peer| self.check(peer));
         let mut known = self.peers.lock().await;
         if known.as_ref() == Some(&desired) {
             return Ok(());

@@ -128,12 +128,19 @@ async fn false_peers_are_skipped() {
         with("10.1.5.0/24", "127.0.0.1"),
         with("10.1.5.0/24", "0.0.0.0"),
     ];
-    network.set_peers(&[&bad[..], &[good]].concat()).await.unwrap();
+    // Younger nodes that claim the range of another one, or a part of it.
+    let thieves = [with("10.1.4.0/24", "192.168.78.9"), with("10.1.4.0/25", "192.168.78.9")];
+    network.set_peers(&[&bad[..], &[good], &thieves].concat()).await.unwrap();
     let device = format!("kemvx-{}", a.options.id);
     let routes = a.ip(&a.node, "route");
     let through: Vec<&str> = routes.lines().filter(|l| l.contains(&device)).collect();
     assert_eq!(through.len(), 1, "{routes}");
     assert!(through[0].starts_with("10.1.4.0/24 via 10.1.4.0"), "{routes}");
+    let net = format!("--net={}", a.node.display());
+    let forwarding =
+        std::process::Command::new("nsenter").args([&net, "bridge", "fdb", "show", "dev", &device]).output().unwrap();
+    let forwarding = String::from_utf8(forwarding.stdout).unwrap();
+    assert!(forwarding.contains(&B.to_string()) && !forwarding.contains("192.168.78.9"), "{forwarding}");
     drop(network);
     a.finish().await;
     b.finish().await;

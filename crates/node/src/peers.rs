@@ -65,7 +65,7 @@ impl View {
     }
 }
 
-/// Calls `apply` with the nodes in the pod network other than `own` when they change, until shutdown. An error is logged, and it is called
+/// Calls `apply` with the nodes in the pod network other than `own`, oldest first, when they change, until shutdown. An error is logged, and it is called
 /// again.
 pub async fn follow_peers<F: Future<Output = network::Result<()>>>(
     informers: Informers,
@@ -89,12 +89,12 @@ pub async fn follow_peers<F: Future<Output = network::Result<()>>>(
         if shutdown.race(next).await.is_none() {
             return;
         }
-        let peers: Vec<Peer> = nodes
-            .cache()
-            .entries()
-            .filter(|n| own.as_deref() != Some(&*n.meta.name))
-            .filter_map(|n| n.view.peer())
-            .collect();
+        let mut others: Vec<_> =
+            nodes.cache().entries().filter(|n| own.as_deref() != Some(&*n.meta.name)).cloned().collect();
+        // A node that claims the range of an older one does not get it.
+        others
+            .sort_by(|a, b| (a.meta.creation_timestamp, &a.meta.name).cmp(&(b.meta.creation_timestamp, &b.meta.name)));
+        let peers: Vec<Peer> = others.iter().filter_map(|n| n.view.peer()).collect();
         let count = peers.len();
         if let Err(e) = apply(peers).await {
             tracing::warn!("setting the routes to {count} nodes failed; it is tried again: {e}");
