@@ -114,15 +114,27 @@ impl NodeAffinity {
             && self.required.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(name, &label)))
     }
 
-    /// The requirements that a node of that name and labels does not meet: those of the selector, and of the required term that
-    /// needs the fewest changes.
-    pub fn unmet<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> Vec<Requirement> {
+    /// The requirements that a node of that name and labels does not meet.
+    pub fn unmet<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> Unmet {
         let selected = self.selector.iter().filter(|(k, v)| label(k) != Some(v));
-        let mut unmet: Vec<Requirement> = selected
+        let selector = selected
             .map(|(k, v)| Requirement { key: k.to_string(), operator: Operator::In, values: vec![v.to_string()] })
             .collect();
-        let terms = self.required.iter().flatten().filter_map(|t| t.unmet(name, &label));
-        unmet.extend(terms.min_by_key(Vec::len).into_iter().flatten());
-        unmet
+        let terms = self.required.iter().flatten();
+        let mut alternatives: Vec<Vec<Requirement>> = terms.filter_map(|t| t.unmet(name, &label)).collect();
+        if alternatives.iter().any(Vec::is_empty) {
+            alternatives.clear();
+        }
+        alternatives.sort_by_key(Vec::len);
+        Unmet { selector, alternatives }
     }
+}
+
+/// The requirements of a [`NodeAffinity`] that a node does not meet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmet {
+    /// Requirements of the node selector: the node has to meet all of them.
+    pub selector: Vec<Requirement>,
+    /// For each required term, its requirements; the node has to meet those of one term. The shortest come first.
+    pub alternatives: Vec<Vec<Requirement>>,
 }

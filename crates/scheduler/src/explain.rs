@@ -41,8 +41,10 @@ pub struct Explanation {
     pub nodes: Vec<NodeExplanation>,
     /// Changes each of which makes the pod fit, the smallest first.
     pub suggestions: Vec<Suggestion>,
-    /// The nodes that miss the least, if no single change is enough.
+    /// The nodes that miss the least, if no change is suggested.
     pub nearest: Vec<NodeExplanation>,
+    /// Whether every node misses several things that no single change supplies. Otherwise a change may exist that is not suggested.
+    pub needs_several_changes: bool,
 }
 
 /// What a pod misses on a node.
@@ -101,6 +103,7 @@ pub fn explain(framework: &Framework, pod: &Pod, cluster: &Cluster, limit: Durat
         e.suggestions = suggest::suggestions(framework, pod, cluster, &e.nodes, &is_over);
         if e.suggestions.is_empty() && !is_over() {
             e.nearest = suggest::nearest(&e.nodes);
+            e.needs_several_changes = e.unexplained_count == 0 && suggest::need_several_changes(&e.nodes);
         }
     }
     e

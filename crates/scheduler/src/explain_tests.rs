@@ -164,3 +164,92 @@ fn what_takes_too_long_is_left_out() {
     let e = explain(&frameworks["default-scheduler"], &p, &cluster, Duration::ZERO);
     assert_eq!((e.node_count, e.unexplained_count, e.nodes.len(), e.suggestions.len()), (10, 10, 0, 0));
 }
+
+/// Labels that describe what a node is, or where, are not changed by a suggestion.
+#[test]
+fn never_suggests_to_change_what_a_node_is() {
+    let labels = |zone: Value| {
+        let mut labels = json!({"kubernetes.io/os": "linux", "disk": "hdd"});
+        if zone.is_string() {
+            labels["topology.kubernetes.io/zone"] = zone;
+        }
+        labels
+    };
+    let mut cluster = Cluster::default();
+    cluster.set_node(node("n", "4", json!({}), labels(json!("a"))));
+    let selecting = |selector: Value| pod("w", json!({"containers": container("1"), "nodeSelector": selector}));
+    for selector in [json!({"kubernetes.io/os": "windows"}), json!({"topology.kubernetes.io/zone": "b"})] {
+        let e = explained(&selecting(selector.clone()), &cluster);
+        assert!(e.suggestions.is_empty(), "{selector}: {:?}", messages(&e));
+        assert!(!e.nearest.is_empty() && !e.needs_several_changes, "a change of the pod may be enough: {selector}");
+    }
+    assert_eq!(
+        messages(&explained(&selecting(json!({"disk": "ssd"})), &cluster)),
+        ["fits n if it had the label disk=ssd"]
+    );
+    cluster.set_node(node("n", "4", json!({}), labels(Value::Null)));
+    let spread = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "x"}}}]);
+    let spreading = pod("w", json!({"containers": container("1"), "topologySpreadConstraints": spread}));
+    assert_eq!(
+        messages(&explained(&spreading, &cluster)),
+        ["fits n if it had the label topology.kubernetes.io/zone"],
+        "the label is missing"
+    );
+}
+
+#[test]
+fn shows_required_terms_as_alternatives() {
+    let mut cluster = Cluster::default();
+    cluster.set_node(node("n", "4", json!({}), json!({"disk": "hdd"})));
+    let requires = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+    let terms = json!([
+        {"matchExpressions": [requires("gpu", "a100"), requires("zone", "z")]},
+        {"matchExpressions": [requires("disk", "ssd")]},
+    ]);
+    let affinity =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+    let e = explained(&pod("w", json!({"containers": container("1"), "affinity": affinity})), &cluster);
+    let expect =
+        "the pod requires disk=ssd, or gpu=a100 and zone=z; the node has disk=hdd, no label gpu, no label zone";
+    assert_eq!(shortfalls(&e), [("n", expect)]);
+    assert_eq!(messages(&e), ["fits n if it had the label disk=ssd"]);
+}
+
+#[test]
+fn distinguishes_the_reasons_of_spread_constraints() {
+    let mut cluster = Cluster::default();
+    for (name, zone) in [("a", "z1"), ("b", "z2")] {
+        cluster.set_node(node(name, "4", json!({}), json!({"zone": zone, "rack": zone})));
+        cluster.add_pod(pod(&format!("p-{name}"), json!({"containers": container("100m")})), name);
+    }
+    let spread = json!([{"maxSkew": 1, "topologyKey": "zone", "minDomains": 3, "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}}}]);
+    let e = explained(&pod("w", json!({"containers": container("1"), "topologySpreadConstraints": spread})), &cluster);
+    let s = &e.nodes[0].shortfalls[0];
+    assert_eq!(s.what, "zone minDomains", "not the same reason as an uneven spread");
+    assert!(s.message.contains("(2 domains, minDomains is 3)"), "{}", s.message);
+}
+
+#[test]
+fn lowers_requests_by_readable_amounts() {
+    let text =
+        |resource: &str, missing: i64, requested: i64| Change::lower_request(resource, missing, requested).to_string();
+    assert_eq!(text("memory", (1 << 30) + 1, 8 << 30), "with 1025Mi less memory");
+    assert_eq!(text("memory", (20 << 30) + 1, 64 << 30), "with 21Gi less memory");
+    assert_eq!(text("memory", 1_400_000, 1_500_000), "with 1368Ki less memory");
+    assert_eq!(text("cpu", 1500, 4000), "with 1.5 less cpu");
+    assert_eq!(text("cpu", 300, 4000), "with 300m less cpu");
+    assert_eq!(text("memory", i64::MAX - 1, i64::MAX), format!("with {} less memory", i64::MAX - 1), "no overflow");
+}
+
+#[test]
+fn says_that_a_pod_never_preempts() {
+    let mut cluster = Cluster::default();
+    cluster.set_node(node("n", "2", json!({}), json!({})));
+    cluster.add_pod(pod("low", json!({"nodeName": "n", "containers": container("2"), "priority": 1})), "n");
+    let waiting = pod("w", json!({"containers": container("1"), "priority": 5, "preemptionPolicy": "Never"}));
+    let expect =
+        "fits n after d/low of lower priority is gone; the pod does not preempt, because its preemptionPolicy is Never";
+    assert_eq!(messages(&explained(&waiting, &cluster)), [expect]);
+}

@@ -18,6 +18,23 @@ const CONDITIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/network-unavailable", "connected to the network"),
 ];
 
+/// Labels that describe what a node is. Changing them would not change the node.
+const DESCRIPTIVE_LABELS: [&str; 8] = [
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "kubernetes.io/hostname",
+    "node.kubernetes.io/instance-type",
+    "node.kubernetes.io/windows-build",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type",
+];
+
+/// Whether a label says where a node is.
+fn is_topology_label(key: &str) -> bool {
+    key.starts_with("topology.kubernetes.io/") || key.starts_with("failure-domain.beta.kubernetes.io/")
+}
+
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// A change that may make a pod fit a node.
@@ -61,6 +78,9 @@ pub enum Change {
         hidden_pods: usize,
         /// How many of the pods their disruption budgets protect.
         protected: usize,
+        /// Whether the pod does not preempt them because its `preemptionPolicy` is `Never`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        never_preempts: bool,
     },
 }
 
@@ -73,15 +93,27 @@ pub enum Subject {
 }
 
 impl Change {
-    /// Lowers a request by what is missing, bytes by whole MiB if the request is large enough.
+    /// Lowers a request by what is missing, bytes rounded up to a readable unit if the request is large enough.
     pub fn lower_request(resource: &str, missing: i64, requested: i64) -> Self {
-        let unit = match resource {
-            "memory" | "ephemeral-storage" => 1 << 20,
-            _ => 1,
-        };
-        let rounded = missing.div_euclid(unit) * unit + if missing % unit == 0 { 0 } else { unit };
-        let amount = if rounded < requested { rounded } else { missing };
+        let bytes = matches!(resource, "memory" | "ephemeral-storage");
+        let units = [(1i64 << 30, 10i64 << 30), (1 << 20, 0), (1 << 10, 0)].into_iter();
+        let mut units = units.filter(|(_, least)| bytes && missing >= *least).map(|(unit, _)| unit);
+        let round_up = |unit: i64| missing.checked_add(unit - 1).map(|sum| sum - sum % unit);
+        let amount = units.find_map(|unit| round_up(unit).filter(|rounded| *rounded < requested)).unwrap_or(missing);
         Self::LowerRequest { resource: resource.into(), by: exact(resource, amount).to_string(), amount }
+    }
+
+    /// Sets a label of a node; an empty value stands for any. None for a label that describes what the node is: setting it would make
+    /// it wrong. `has_key`: whether the node has the label with another value.
+    pub fn set_label(key: &str, value: &str, has_key: bool) -> Option<Self> {
+        let fixed = DESCRIPTIVE_LABELS.contains(&key) || (has_key && is_topology_label(key));
+        (!fixed).then(|| Self::SetLabel { key: key.into(), value: value.into() })
+    }
+
+    /// Removes a label of a node. None for a label that describes what or where the node is.
+    pub fn remove_label(key: &str) -> Option<Self> {
+        let fixed = DESCRIPTIVE_LABELS.contains(&key) || is_topology_label(key);
+        (!fixed).then(|| Self::RemoveLabel { key: key.into() })
     }
 
     pub fn tolerate(taint: &Taint) -> Self {
@@ -212,6 +244,15 @@ impl Change {
     }
 }
 
+/// A request for people: CPU above one core as a decimal number of cores.
+fn cores(resource: &str, by: &str) -> String {
+    let milli = by.strip_suffix('m').and_then(|digits| digits.parse::<i64>().ok());
+    match milli.filter(|milli| resource == "cpu" && *milli > 1000) {
+        Some(milli) => format!("{}.{:03}", milli / 1000, milli % 1000).trim_end_matches('0').to_owned(),
+        None => by.to_owned(),
+    }
+}
+
 fn remove_taints(node: &mut Value, key: &str) {
     if let Some(taints) = node["spec"]["taints"].as_array_mut() {
         taints.retain(|t| t["key"] != key);
@@ -223,13 +264,14 @@ impl fmt::Display for Change {
         match self {
             Self::Uncordon => f.write_str("if it were uncordoned"),
             Self::Recover { state, .. } => write!(f, "if it were {state}"),
-            Self::LowerRequest { resource, by, .. } => write!(f, "with {by} less {resource}"),
+            Self::LowerRequest { resource, by, .. } => write!(f, "with {} less {resource}", cores(resource, by)),
             Self::Tolerate { key, value, effect } => {
                 let (key, value, effect) = (key.as_str().into(), value.as_str().into(), effect.as_str().into());
                 let taint = Taint { key, value, effect, time_added: None };
                 write!(f, "with a toleration for {}", taint_text(&taint))
             }
             Self::RemoveHostPort { port, protocol } => write!(f, "without its host port {port}/{protocol}"),
+            Self::SetLabel { key, value } if value.is_empty() => write!(f, "if it had the label {key}"),
             Self::SetLabel { key, value } => write!(f, "if it had the label {key}={value}"),
             Self::RemoveLabel { key } => write!(f, "if it did not have the label {key}"),
             Self::RaiseMaxSkew { topology_key, to, .. } => write!(f, "with maxSkew {to} for {topology_key}"),
@@ -239,7 +281,7 @@ impl fmt::Display for Change {
             Self::RemoveAntiAffinity { topology_key, selector } => {
                 write!(f, "without its pod anti-affinity to {selector} by {topology_key}")
             }
-            Self::PodsGone { pods, hidden_pods, protected } => {
+            Self::PodsGone { pods, hidden_pods, protected, never_preempts } => {
                 let mut names: Vec<String> = pods.iter().map(|p| format!("{}/{}", p.namespace, p.name)).collect();
                 if *hidden_pods > 0 {
                     let other = if names.is_empty() { "" } else { "other " };
@@ -247,10 +289,13 @@ impl fmt::Display for Change {
                 }
                 let are = if pods.len() + hidden_pods == 1 { "is" } else { "are" };
                 write!(f, "after {} of lower priority {are} gone", names.join(", "))?;
-                match protected {
-                    0 => Ok(()),
-                    n => write!(f, " ({n} of them protected by a PodDisruptionBudget)"),
+                if *protected > 0 {
+                    write!(f, " ({protected} of them protected by a PodDisruptionBudget)")?;
                 }
+                if *never_preempts {
+                    f.write_str("; the pod does not preempt, because its preemptionPolicy is Never")?;
+                }
+                Ok(())
             }
         }
     }

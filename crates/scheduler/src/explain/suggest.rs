@@ -84,10 +84,7 @@ fn candidates(nodes: &[NodeExplanation]) -> Vec<Candidate<'_>> {
     let mut all: Vec<Candidate<'_>> = Vec::new();
     for n in nodes {
         let Some((first, others)) = n.shortfalls.split_first() else { continue };
-        for change in &first.remedies {
-            if !others.iter().all(|s| s.remedies.contains(change)) {
-                continue;
-            }
+        for change in first.remedies.iter().filter(|change| others.iter().all(|s| s.remedies.contains(change))) {
             let node = (first.cost, change, n.node.as_str());
             let full = all.len() == MOST_CANDIDATES;
             match all.iter_mut().find(|c| c.change.is_alike(change)) {
@@ -172,8 +169,20 @@ fn after_preemption(
     let found = preemption::candidates(framework, pod, cluster, &decision, Candidates::default(), &First).ok()?;
     let best = preemption::best(found, &First)?;
     let pods: Vec<PodName> = best.victims.iter().map(|p| PodName::from(&**p)).collect();
-    let change = Change::PodsGone { pods, hidden_pods: 0, protected: best.violations };
+    let change =
+        Change::PodsGone { pods, hidden_pods: 0, protected: best.violations, never_preempts: !pod.view.may_preempt };
     Some(suggestion(change, vec![best.node.to_string()]))
+}
+
+/// Whether every node misses several things, and no change supplies all of them.
+pub fn need_several_changes(nodes: &[NodeExplanation]) -> bool {
+    let needs_several = |n: &NodeExplanation| match n.shortfalls.split_first() {
+        Some((first, others)) if !others.is_empty() => {
+            !first.remedies.iter().any(|change| others.iter().all(|s| s.remedies.contains(change)))
+        }
+        _ => false,
+    };
+    !nodes.is_empty() && nodes.iter().all(needs_several)
 }
 
 /// The nodes that miss the least, one for each set of what is missing.

@@ -228,14 +228,14 @@ impl NodeFilter for Check<'_> {
         let mut all = Vec::new();
         for term in self.unmet_affinity(node) {
             let key = &*term.topology_key;
-            let what = format!("affinity {}", term.selector_text());
+            let what = format!("affinity {} by {key}", term.selector_text());
             let message = format!("the pod requires a pod with {} {}, there is none", term.selector_text(), place(key));
             let change = Change::RemoveAffinity { topology_key: key.into(), selector: term.selector_text() };
             all.push(Shortfall::new(&what, message).remedy(change));
         }
         for (term, count) in self.violated_anti_affinity(node) {
             let key = &*term.topology_key;
-            let what = format!("anti-affinity {}", term.selector_text());
+            let what = format!("anti-affinity {} by {key}", term.selector_text());
             let message =
                 format!("the pod refuses pods with {} {}, there are {count}", term.selector_text(), place(key));
             let change = Change::RemoveAntiAffinity { topology_key: key.into(), selector: term.selector_text() };

@@ -1,7 +1,7 @@
 //! Node selector and node affinity.
 
 use crate::cluster::{Cluster, Node, NodeEntry};
-use crate::explain::{Change, Shortfall};
+use crate::explain::{Change, Shortfall, plural};
 use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
 use meta::LabelSelector;
@@ -84,8 +84,17 @@ impl NodeFilter for Check<'_> {
     fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
         let Some(n) = &node.entry else { return Vec::new() };
         let label = |k: &str| n.meta.label(k);
-        let unmet = [self.added, self.own].into_iter().flat_map(|a| a.unmet(&n.meta.name, label));
-        unmet.map(|r| unmet_requirement(r, label)).collect()
+        let mut all = Vec::new();
+        for affinity in [self.added, self.own] {
+            let unmet = affinity.unmet(&n.meta.name, label);
+            all.extend(unmet.selector.iter().map(|r| unmet_requirement(r, label)));
+            match unmet.alternatives.as_slice() {
+                [single] => all.extend(single.iter().map(|r| unmet_requirement(r, label))),
+                [] => {}
+                several => all.push(unmet_alternatives(several, label)),
+            }
+        }
+        all
     }
 
     /// The names that the terms are limited to, if all of them are limited.
@@ -101,32 +110,80 @@ impl NodeFilter for Check<'_> {
 }
 
 /// A requirement on labels or on the name of the node that it does not meet.
-fn unmet_requirement<'a>(requirement: Requirement, label: impl Fn(&str) -> Option<&'a str>) -> Shortfall {
-    let (key, values) = (requirement.key.clone(), requirement.values.clone());
-    let change = match (requirement.operator, values.first()) {
-        _ if key == "metadata.name" => None,
-        (Operator::In | Operator::Equals | Operator::DoubleEquals, Some(value)) => {
-            Some(Change::SetLabel { key: key.clone(), value: value.clone() })
-        }
-        (Operator::Exists, _) => Some(Change::SetLabel { key: key.clone(), value: String::new() }),
-        (Operator::NotIn | Operator::NotEquals | Operator::DoesNotExist, _) => {
-            Some(Change::RemoveLabel { key: key.clone() })
-        }
-        _ => None,
-    };
-    let text = match (requirement.operator, values.as_slice()) {
-        (Operator::In, [value]) => format!("{key}={value}"),
-        _ => LabelSelector { requirements: vec![requirement], nothing: false }.to_string(),
-    };
-    let has = match label(&key) {
-        _ if key == "metadata.name" => String::new(),
-        Some(value) => format!(", the node has {key}={value}"),
-        None => format!(", the node has no label {key}"),
+fn unmet_requirement<'a>(requirement: &Requirement, label: impl Fn(&str) -> Option<&'a str>) -> Shortfall {
+    let text = requirement_text(requirement);
+    let has = match state_of(requirement, &label) {
+        Some(state) => format!(", the node has {state}"),
+        None => String::new(),
     };
     let missing = Shortfall::new(&text, format!("the pod requires {text}{has}"));
-    match change {
+    match remedy(requirement, label) {
         Some(change) => missing.remedy(change),
         None => missing,
+    }
+}
+
+/// How many alternatives are listed.
+const MOST_ALTERNATIVES: usize = 5;
+
+/// Required terms of which a node meets none, by the requirements of each that it does not meet.
+fn unmet_alternatives<'a>(terms: &[Vec<Requirement>], label: impl Fn(&str) -> Option<&'a str>) -> Shortfall {
+    let text = |term: &Vec<Requirement>| term.iter().map(requirement_text).collect::<Vec<_>>().join(" and ");
+    let mut alternatives: Vec<String> = Vec::new();
+    for alternative in terms.iter().map(text) {
+        if !alternatives.contains(&alternative) {
+            alternatives.push(alternative);
+        }
+    }
+    let more = alternatives.len().saturating_sub(MOST_ALTERNATIVES);
+    alternatives.truncate(MOST_ALTERNATIVES);
+    if more > 0 {
+        alternatives.push(format!("{more} more alternative{}", plural(more)));
+    }
+    let what = alternatives.join(", or ");
+    let shown = terms.iter().take(MOST_ALTERNATIVES).flatten();
+    let mut states: Vec<String> = shown.filter_map(|r| state_of(r, &label)).collect();
+    states.sort();
+    states.dedup();
+    let has = if states.is_empty() { String::new() } else { format!("; the node has {}", states.join(", ")) };
+    let missing = Shortfall::new(&what, format!("the pod requires {what}{has}"));
+    let single = terms.iter().filter_map(|term| match term.as_slice() {
+        [requirement] => remedy(requirement, &label),
+        _ => None,
+    });
+    single.fold(missing, Shortfall::remedy)
+}
+
+/// A requirement as text: `disk=ssd`, `zone in (a,b)`.
+fn requirement_text(requirement: &Requirement) -> String {
+    match (requirement.operator, requirement.values.as_slice()) {
+        (Operator::In, [value]) => format!("{}={value}", requirement.key),
+        _ => LabelSelector { requirements: vec![requirement.clone()], nothing: false }.to_string(),
+    }
+}
+
+/// The label of a node that a requirement is about: `disk=hdd`, or `no label disk`. None if it is about the name of the node.
+fn state_of<'a>(requirement: &Requirement, label: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
+    let key = requirement.key.as_str();
+    match label(key) {
+        _ if key == "metadata.name" => None,
+        Some(value) => Some(format!("{key}={value}")),
+        None => Some(format!("no label {key}")),
+    }
+}
+
+/// The change of the labels of a node that makes it meet a requirement.
+fn remedy<'a>(requirement: &Requirement, label: impl Fn(&str) -> Option<&'a str>) -> Option<Change> {
+    let key = requirement.key.as_str();
+    let has_key = label(key).is_some();
+    match (requirement.operator, requirement.values.first()) {
+        _ if key == "metadata.name" => None,
+        (Operator::In | Operator::Equals | Operator::DoubleEquals, Some(value)) => {
+            Change::set_label(key, value, has_key)
+        }
+        (Operator::Exists, _) => Change::set_label(key, "", has_key),
+        (Operator::NotIn | Operator::NotEquals | Operator::DoesNotExist, _) => Change::remove_label(key),
+        _ => None,
     }
 }
 

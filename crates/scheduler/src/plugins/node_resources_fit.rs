@@ -1,7 +1,7 @@
 //! Filters nodes without enough resources for a pod's requests, and scores nodes by the share of their resources that is requested.
 
 use crate::cluster::{Cluster, Node};
-use crate::explain::{Change, Shortfall, amount};
+use crate::explain::{Change, Shortfall, amount, plural};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::resources::Resources;
@@ -219,7 +219,7 @@ fn shortfall(i: &Insufficient) -> Shortfall {
     let (resource, free) = (&*i.resource, i.capacity.saturating_sub(i.used).max(0));
     let text = |v: i64| amount(resource, v);
     if resource == "pods" {
-        let full = format!("the node has {} pods and allows {}", i.used, i.capacity);
+        let full = format!("the node has {} pod{} and allows {}", i.used, plural(i.used as usize), i.capacity);
         return Shortfall::new(resource, full).amounts(resource, i.requested, free, i.capacity);
     }
     let message = match i.capacity {

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::counts::Counts;
-use crate::explain::{Change, Shortfall};
+use crate::explain::{Change, Shortfall, plural};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
@@ -254,10 +254,9 @@ impl Check<'_> {
         let c = self.counted.get(index)?;
         let (key, max) = (&c.by.constraint.topology_key, c.by.constraint.max_skew);
         let Some(domain) = node.meta.label(key) else {
-            return Some(Shortfall::new(
-                key,
-                format!("the node lacks the label {key} of a topology spread constraint"),
-            ));
+            let message = format!("the node lacks the label {key} of a topology spread constraint");
+            let missing = Shortfall::new(&format!("label {key}"), message);
+            return Some(Change::set_label(key, "", false).into_iter().fold(missing, Shortfall::remedy));
         };
         let Skew { with_pod, least } = c.skew(domain);
         let skew = with_pod - least;
@@ -265,15 +264,19 @@ impl Check<'_> {
             return None;
         }
         let domains = c.domains.len() as i64;
-        let few = match c.by.constraint.min_domains {
-            min if domains < min => format!(" ({domains} domains, minDomains is {min})"),
-            _ => String::new(),
+        // Without enough domains the constraint compares with none: another reason than an uneven spread.
+        let (what, few) = match c.by.constraint.min_domains {
+            min if domains < min => {
+                let count = format!("{domains} domain{}", plural(domains as usize));
+                (format!("{key} minDomains"), format!(" ({count}, minDomains is {min})"))
+            }
+            _ => (key.to_string(), String::new()),
         };
         let message = format!(
             "{key}={domain} would have {with_pod} matching pods, {skew} more than the domain with the fewest ({least}){few}; maxSkew is {max}"
         );
         let change = Change::RaiseMaxSkew { topology_key: key.to_string(), index, to: skew };
-        Some(Shortfall::new(key, message).remedy(change))
+        Some(Shortfall::new(&what, message).remedy(change))
     }
 }
 

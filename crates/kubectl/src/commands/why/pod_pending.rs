@@ -93,7 +93,11 @@ fn suggested(e: &Explanation) -> Option<Finding> {
         let count = missing.len();
         Finding::new("NearestNode", format!("{} misses {count} thing{}: {}", n.node, plural(count), missing.join("; ")))
     });
-    Some(Finding::new("NoSingleChange", "no single change is enough; the nearest nodes:").because(nearest))
+    let (reason, message) = match e.needs_several_changes {
+        true => ("NoSingleChange", "no single change is enough; the nearest nodes:"),
+        false => ("NoSuggestion", "no change is suggested; the nearest nodes:"),
+    };
+    Some(Finding::new(reason, message).because(nearest))
 }
 
 fn of_node(n: &NodeExplanation) -> Finding {
@@ -127,7 +131,8 @@ fn grouped(nodes: &[NodeExplanation]) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         groups.into_iter().take(MOST_GROUPS).map(|(_, members)| of_group(&members)).collect();
     if total > MOST_GROUPS {
-        let message = format!("and {} more groups of nodes; --nodes shows all", total - MOST_GROUPS);
+        let more = total - MOST_GROUPS;
+        let message = format!("and {more} more group{} of nodes; --nodes shows all", plural(more));
         findings.push(Finding::new("MoreNodes", message));
     }
     findings
@@ -144,32 +149,61 @@ fn of_group(members: &[&NodeExplanation]) -> Finding {
         1 => format!("{}:", names[0]),
         n => format!("{n} nodes ({}):", some(&names)),
     };
-    let misses = first.shortfalls.iter().enumerate().map(|(i, s)| {
+    let misses = first.shortfalls.iter().enumerate().flat_map(|(i, s)| {
         let all: Vec<&Shortfall> = members.iter().filter_map(|n| n.shortfalls.get(i)).collect();
-        of_shortfall(s, &range(s, &all))
+        match range(s, &all) {
+            Some(message) => vec![of_shortfall(s, &message)],
+            None => distinct(&all),
+        }
     });
     Finding::new("NodeRefused", head).because(misses)
 }
 
-/// The message of a shortfall that several nodes have: with the smallest and the largest free amount.
-fn range(s: &Shortfall, all: &[&Shortfall]) -> String {
+/// The message of a shortfall of a resource that several nodes have: with the smallest and the largest free amount. None without amounts.
+fn range(s: &Shortfall, all: &[&Shortfall]) -> Option<String> {
     let free = |s: &&Shortfall| meta::Quantity::parse(&s.amounts.as_ref()?.free).ok();
     let (Some(amounts), Some(least), Some(most)) =
         (&s.amounts, all.iter().filter_map(free).min(), all.iter().filter_map(free).max())
     else {
-        return if all.iter().all(|other| other.message == s.message) { s.message.clone() } else { generic(s, all) };
+        return None;
     };
     if least == most && all.iter().all(|other| other.message == s.message) {
-        return s.message.clone();
+        return Some(s.message.clone());
     }
     let text = |q: &meta::Quantity| amount_text(&s.what, q);
-    format!("the pod requests {} {}, between {} and {} are free", amounts.requested, s.what, text(&least), text(&most))
+    let (least, most) = (text(&least), text(&most));
+    Some(format!("the pod requests {} {}, between {least} and {most} are free", amounts.requested, s.what))
 }
 
-/// The message of a shortfall that differs by node.
-fn generic(s: &Shortfall, all: &[&Shortfall]) -> String {
-    let others = all.iter().filter(|other| other.message != s.message).count();
-    format!("{}; {others} of the nodes with other values", s.message)
+/// How many messages of one kind of shortfall are printed.
+const MOST_MESSAGES: usize = 5;
+
+/// The messages of shortfalls of one kind, each with its number of nodes if they differ; the most frequent first.
+fn distinct(all: &[&Shortfall]) -> Vec<Finding> {
+    let mut counts: Vec<(&Shortfall, usize)> = Vec::new();
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    for s in all {
+        let at = *known.entry(s.message.as_str()).or_insert(counts.len());
+        match counts.get_mut(at) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((s, 1)),
+        }
+    }
+    if let [(single, _)] = counts.as_slice() {
+        return vec![of_shortfall(single, &single.message)];
+    }
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let of_nodes = |count: usize| format!("({count} node{})", plural(count));
+    let shown = counts.iter().take(MOST_MESSAGES);
+    let mut findings: Vec<Finding> =
+        shown.map(|(s, count)| of_shortfall(s, &format!("{} {}", s.message, of_nodes(*count)))).collect();
+    let rest = counts.get(MOST_MESSAGES..).unwrap_or_default();
+    if let Some((s, _)) = rest.first() {
+        let nodes = of_nodes(rest.iter().map(|(_, count)| count).sum());
+        let message = format!("{}: the same with other values {nodes}; --nodes shows all", s.rule);
+        findings.push(Finding::new("NodeRefused", message));
+    }
+    findings
 }
 
 fn listed(names: &[String], count: usize) -> String {
