@@ -11,11 +11,14 @@ use crate::path::Target;
 use async_trait::async_trait;
 use auth::{Attributes, Decision, User};
 use http::{Method, Response};
+use meta::status::Cause;
 use meta::{GroupResource, Status, Value};
 use std::collections::BTreeSet;
 
 const PREFIX: &str = "/kemudi/v1/";
 const SEGMENT: &str = "decision";
+/// The reason of a cause that names a component which decides here.
+const DECIDER: &str = "Decider";
 /// In how many namespaces a caller's permission to list is checked. Names of objects of further ones are not shown.
 const MOST_NAMESPACES: usize = 20;
 
@@ -27,6 +30,11 @@ pub trait DecisionSource: Send + Sync {
 
     /// The core resource whose objects every decision names: who may not list it, may not read decisions.
     fn shows(&self) -> GroupResource;
+
+    /// The names of the components that decide here, such as the profiles of a scheduler.
+    fn deciders(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The decision about an object; none if the component does not run on this server, or has nothing to decide.
     async fn decision(&self, uid: &str) -> Option<Box<dyn DecisionReport>>;
@@ -84,7 +92,12 @@ impl Server {
         }
         let Some(report) = source.decision(object.uid()).await else {
             let decisions = GroupResource { group: "kemudi".into(), resource: "decisions".into() };
-            return Err(Status::not_found(&decisions, &target.name));
+            let mut status = Status::not_found(&decisions, &target.name);
+            let cause = |name| Cause { reason: DECIDER.into(), message: name, ..Cause::default() };
+            if let Some(details) = &mut status.details {
+                details.causes = source.deciders().into_iter().map(cause).collect();
+            }
+            return Err(status);
         };
         let mut readable = BTreeSet::new();
         for namespace in report.namespaces().into_iter().take(MOST_NAMESPACES) {

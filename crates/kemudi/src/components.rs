@@ -138,6 +138,10 @@ impl DecisionSource for PodDecisions {
         GroupResource { group: String::new(), resource: "nodes".into() }
     }
 
+    fn deciders(&self) -> Vec<String> {
+        self.0.profiles()
+    }
+
     async fn decision(&self, uid: &str) -> Option<Box<dyn DecisionReport>> {
         Some(Box::new(PodDecision(self.0.explain(uid).await?)))
     }

@@ -57,6 +57,7 @@ pub(crate) struct Request {
 /// Explains the pods that wait for the scheduler that runs, if one does.
 pub struct Explainer {
     requests: Mutex<Option<mpsc::Sender<Request>>>,
+    profiles: Mutex<Vec<String>>,
     turn: Arc<Semaphore>,
 }
 
@@ -65,16 +66,23 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 impl Default for Explainer {
     fn default() -> Self {
-        Self { requests: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
+        Self { requests: Mutex::default(), profiles: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
     }
 }
 
 impl Explainer {
-    /// The requests to a scheduler that starts.
-    pub(crate) fn connect(&self) -> mpsc::Receiver<Request> {
+    /// The requests to a scheduler that starts with profiles of these names.
+    pub(crate) fn connect(&self, profiles: Vec<String>) -> mpsc::Receiver<Request> {
         let (sender, receiver) = mpsc::channel(1);
+        *self.profiles.lock() = profiles;
         *self.requests.lock() = Some(sender);
         receiver
+    }
+
+    /// The names of the profiles of the scheduler that runs; none if none does.
+    pub fn profiles(&self) -> Vec<String> {
+        let runs = self.requests.lock().as_ref().is_some_and(|requests| !requests.is_closed());
+        if runs { self.profiles.lock().clone() } else { Vec::new() }
     }
 
     /// Explains why a pod waits. None if no scheduler runs here, or the pod is not in its queue.

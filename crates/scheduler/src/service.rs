@@ -122,7 +122,9 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
     if shutdown.race(subscriptions.synced()).await.is_none() {
         return Ok(());
     }
-    let mut requests = options.explainer.connect();
+    let mut profiles: Vec<String> = frameworks.keys().map(ToString::to_string).collect();
+    profiles.sort_unstable();
+    let mut requests = options.explainer.connect(profiles);
     let mut s = Scheduler {
         queue: Queue::new(frameworks.clone(), options.configuration.backoff),
         frameworks,

@@ -6,6 +6,7 @@
 //! healthy; `-o json` has `healthy` and `state`.
 
 mod autoscaler;
+mod budget;
 mod decision;
 mod deletion;
 mod events;
@@ -17,6 +18,7 @@ mod node;
 mod pod;
 mod pod_pending;
 mod pod_running;
+mod quota;
 mod reader;
 mod references;
 mod service;
@@ -72,6 +74,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         ..Selection::default()
     };
     let (found, mut errors) = gather(k, &a.resources, &a.files, &s).await?;
+    if found.is_empty() && errors.is_empty() && !a.output.is_empty() {
+        print_list(&a, k, Vec::new());
+        return Ok(());
+    }
     if found.is_empty() && errors.is_empty() {
         let (namespace, _) = k.namespace()?;
         k.warn(if a.all_namespaces {
@@ -116,13 +122,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 /// Prints the documents, several as a list.
 fn print(a: &Arguments, k: &Kube, mut documents: Vec<Value>) {
-    let document = match documents.len() {
-        0 => return,
-        1 => documents.remove(0),
-        _ => json!({"apiVersion": "v1", "kind": "List", "items": documents}),
-    };
+    match documents.len() {
+        0 => {}
+        1 => print_document(a, k, &documents.remove(0)),
+        _ => print_list(a, k, documents),
+    }
+}
+
+fn print_list(a: &Arguments, k: &Kube, documents: Vec<Value>) {
+    print_document(a, k, &json!({"apiVersion": "v1", "kind": "List", "items": documents}));
+}
+
+fn print_document(a: &Arguments, k: &Kube, document: &Value) {
     let text =
-        if a.output == "json" { codec::json::to_string_indent(&document) } else { codec::yaml::to_string(&document) };
+        if a.output == "json" { codec::json::to_string_indent(document) } else { codec::yaml::to_string(document) };
     k.out.write(text.as_bytes());
 }
 
@@ -142,6 +155,8 @@ async fn explain(r: &mut Reader<'_>, i: &Info, nodes: Nodes) -> Result<Explanati
         ("", "Service") => service::explain(r, &object).await,
         ("", "PersistentVolumeClaim") => storage::claim(r, &object).await,
         ("", "Node") => Ok(node::explain(&object, r.k.now())),
+        ("policy", "PodDisruptionBudget") => budget::explain(r, &object).await,
+        ("", "ResourceQuota") => Ok(quota::explain(&object)),
         ("autoscaling", "HorizontalPodAutoscaler") => Ok(autoscaler::explain(&object)),
         _ => Ok(by_conditions(&object)),
     }

@@ -78,6 +78,7 @@ fn pod_status(o: &Object) -> String {
     }
     if !initializing || condition(o, "Initialized").is_some_and(|c| c["status"] == "True") {
         let mut running = false;
+        let mut failure = String::new();
         for c in list_at(o, &["status", "containerStatuses"]).iter().rev() {
             let (terminated, waiting) = (&c["state"]["terminated"], &c["state"]["waiting"]);
             if waiting.is_object() && !display(&waiting["reason"]).is_empty() {
@@ -88,13 +89,22 @@ fn pod_status(o: &Object) -> String {
                     (_, Some(s)) if s != 0 => format!("Signal:{s}"),
                     _ => format!("ExitCode:{}", display(&terminated["exitCode"])),
                 };
+                if terminated["exitCode"] != 0 {
+                    failure.clone_from(&reason);
+                }
             } else if c["ready"] == true && c["state"]["running"].is_object() {
                 running = true;
             }
         }
-        if reason == "Completed" && running {
+        if reason == "Completed" {
             let ready = condition(o, "Ready").is_some_and(|c| c["status"] == "True");
-            reason = if ready { "Running" } else { "NotReady" }.into();
+            if running && ready {
+                reason = "Running".into();
+            } else if !failure.is_empty() {
+                reason = failure;
+            } else if running {
+                reason = "NotReady".into();
+            }
         }
     }
     if o.is_deleting() {
@@ -109,12 +119,27 @@ fn pod_status(o: &Object) -> String {
     reason
 }
 
+/// The value of the RESTARTS column: restarts of init containers count until the pod is initialized, those of sidecars always.
 fn restarts(o: &Object, now: &str) -> String {
     let sidecars = sidecars(o);
-    let own = list_at(o, &["status", "initContainerStatuses"]);
-    let init = own.iter().filter(|c| sidecars.iter().any(|s| c["name"] == **s));
+    let is_sidecar = |c: &Value| sidecars.iter().any(|s| c["name"] == **s);
+    // Up to the first init container that has not finished.
+    let mut init: Vec<&Value> = Vec::new();
+    let mut initializing = false;
+    for c in list_at(o, &["status", "initContainerStatuses"]) {
+        init.push(c);
+        if c["state"]["terminated"]["exitCode"] != 0 && !(is_sidecar(c) && c["started"] == true) {
+            initializing = true;
+            break;
+        }
+    }
+    let mut counted = init;
+    if !initializing || condition(o, "Initialized").is_some_and(|c| c["status"] == "True") {
+        counted.retain(|c| is_sidecar(c));
+        counted.extend(list_at(o, &["status", "containerStatuses"]));
+    }
     let (mut count, mut last) = (0, None);
-    for c in list_at(o, &["status", "containerStatuses"]).iter().chain(init) {
+    for c in counted {
         count += c["restartCount"].as_i64().unwrap_or(0);
         let t = c["lastState"]["terminated"]["finishedAt"].as_str().and_then(time::parse);
         last = last.max(t);
@@ -122,5 +147,27 @@ fn restarts(o: &Object, now: &str) -> String {
     match last {
         Some(t) if count > 0 => format!("{count} ({} ago)", age(&time::format(t), now)),
         _ => count.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn counts_restarts_of_init_containers_until_initialized() {
+        let check = |status: Value, expect: &str| {
+            let v = json!({"spec": {"initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}],
+                "containers": [{"name": "app"}]}, "status": status});
+            assert_eq!(restarts(&Object::from_value(v).unwrap(), "2026-11-21T12:00:00Z"), expect);
+        };
+        let failing = json!({"name": "setup", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-21T11:59:00Z"}}});
+        check(json!({"initContainerStatuses": [failing]}), "3 (60s ago)");
+        let done = json!({"name": "setup", "restartCount": 3, "state": {"terminated": {"exitCode": 0}}});
+        let proxy = json!({"name": "proxy", "restartCount": 2, "started": true, "state": {"running": {}}});
+        let app = json!({"name": "app", "restartCount": 1, "state": {"running": {}}});
+        check(json!({"initContainerStatuses": [done, proxy], "containerStatuses": [app]}), "3");
     }
 }

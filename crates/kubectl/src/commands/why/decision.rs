@@ -34,12 +34,23 @@ impl Decided {
     }
 }
 
-/// Whether the scheduler of the server has a pod in its queue.
+/// What the server says of the scheduler of a pod.
+pub enum Served {
+    /// A scheduler of the server has the pod in its queue.
+    Queued,
+    /// None has. These are the names of the profiles that run; empty if the server does not say.
+    Unqueued(Vec<String>),
+}
+
+/// Reads whether a scheduler of the server has a pod in its queue.
 ///
 /// # Errors
-/// The server cannot be reached.
-pub async fn is_queued(r: &mut Reader<'_>, pod: &Value) -> Result<bool> {
-    Ok(r.k.client().await?.get::<PodDecision>(&path(pod)).await.is_ok())
+/// The client cannot be made.
+pub async fn served(r: &mut Reader<'_>, pod: &Value) -> Result<Served> {
+    let Err(e) = r.k.client().await?.get::<PodDecision>(&path(pod)).await else { return Ok(Served::Queued) };
+    let details = e.status().and_then(|s| s.details.clone()).filter(|d| d.group == "kemudi");
+    let causes = details.into_iter().flat_map(|d| d.causes).filter(|c| c.reason == "Decider");
+    Ok(Served::Unqueued(causes.map(|c| c.message).collect()))
 }
 
 /// The path at which Kemudi serves the decision about a pod. Other servers do not have it.

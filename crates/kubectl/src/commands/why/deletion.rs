@@ -9,6 +9,7 @@ use crate::discovery::Resource;
 use crate::error::Result;
 use jiff::Timestamp;
 use meta::Value;
+use serde_json::json;
 use std::sync::Arc;
 
 /// Finalizers of Kubernetes: the finalizer, or its prefix, who removes it, and when.
@@ -44,7 +45,7 @@ pub async fn explain(r: &mut Reader<'_>, object: &Value, resource: &Resource) ->
     let finalizers: Vec<&str> =
         own("/metadata/finalizers").chain(own("/spec/finalizers").filter(|_| is_namespace)).collect();
     for finalizer in &finalizers {
-        let mut finding = of_finalizer(object, finalizer, r.k.now());
+        let mut finding = of_finalizer(object, resource, finalizer, r.k.now());
         finding.children.extend(match *finalizer {
             "kubernetes" if is_namespace => namespace_content(r, object).await?,
             "foregroundDeletion" => dependents(r, object).await?,
@@ -66,21 +67,54 @@ pub async fn explain(r: &mut Reader<'_>, object: &Value, resource: &Resource) ->
 }
 
 /// A finalizer: who removes it and when, or who set it. Pure.
-fn of_finalizer(object: &Value, finalizer: &str, now: Timestamp) -> Finding {
+fn of_finalizer(object: &Value, resource: &Resource, finalizer: &str, now: Timestamp) -> Finding {
     let known = KNOWN.iter().find(|(f, ..)| if f.ends_with('/') { finalizer.starts_with(f) } else { finalizer == *f });
     if let Some((_, remover, when)) = known {
         return Finding::new("Finalizer", format!("finalizer {finalizer}: {remover} removes it {when}"));
     }
-    let message = match setter(object, finalizer) {
-        Some((manager, time)) => {
-            let time = if time.is_empty() { String::new() } else { format!(", {} ago", ago(time, now)) };
-            format!("finalizer {finalizer}: set by {manager}{time}; that program has to remove it")
-        }
-        None => format!("finalizer {finalizer}: not one of Kubernetes; the program that set it has to remove it"),
+    let setter = setter(object, finalizer);
+    let since = |time: &str| if time.is_empty() { String::new() } else { format!(", {} ago", ago(time, now)) };
+    if let Some((manager, time)) = setter.filter(|(manager, _)| !is_by_hand(manager)) {
+        let message = format!("finalizer {finalizer}: set by {manager}{}; that program has to remove it", since(time));
+        return Finding::new("ForeignFinalizer", message).suggest(
+            "check that this program runs and what it logs; a finalizer that is removed by hand skips its clean-up",
+        );
+    }
+    let (reason, origin) = match setter {
+        Some((manager, time)) => ("ManualFinalizer", format!("set by hand with {manager}{}", since(time))),
+        None => ("ForeignFinalizer", "not one of Kubernetes, and it is not recorded which program set it".to_owned()),
     };
-    Finding::new("ForeignFinalizer", message).suggest(
-        "check that this program runs and what it logs; a finalizer that is removed by hand skips its clean-up",
-    )
+    let message = format!("finalizer {finalizer}: {origin}; if no program removes it, it has to be removed by hand");
+    let finding = Finding::new(reason, message);
+    match removal(object, resource, finalizer) {
+        Some(command) => finding.suggest(command),
+        None => finding,
+    }
+}
+
+/// Managers of people: programs that set what their user types. The version follows some of them.
+const BY_HAND: [&str; 8] = ["kubectl", "curl", "Mozilla", "Postman", "k9s", "Lens", "before-first-apply", "unknown"];
+
+/// Whether a field was set by a person, judged by its manager.
+fn is_by_hand(manager: &str) -> bool {
+    let starts = |name: &str| manager.strip_prefix(name).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+    BY_HAND.iter().any(|name| starts(name))
+}
+
+/// The command that removes a finalizer, and fails if the list of finalizers has changed.
+fn removal(object: &Value, resource: &Resource, finalizer: &str) -> Option<String> {
+    // Finalizers and names of a valid object need no quoting.
+    let plain = |s: &str| s.chars().all(|c| c.is_ascii_alphanumeric() || "-._/:".contains(c));
+    let index = list(object, "/metadata/finalizers").iter().position(|f| f == finalizer)?;
+    let namespace = match namespace(object) {
+        "" => String::new(),
+        ns => format!(" -n {ns}"),
+    };
+    let target = format!("{}/{}", resource.group_kind(), name(object));
+    let at = format!("/metadata/finalizers/{index}");
+    let patch = json!([{"op": "test", "path": at, "value": finalizer}, {"op": "remove", "path": at}]);
+    let command = format!("kubectl patch{namespace} {target} --type=json -p '{patch}'");
+    [finalizer, &target, &namespace].iter().all(|s| plain(s.trim_start_matches(" -n "))).then_some(command)
 }
 
 /// The manager that set a finalizer, and when.
@@ -150,7 +184,7 @@ async fn namespace_content(r: &mut Reader<'_>, ns: &Value) -> Result<Vec<Finding
         let mut finding = Finding::new("ContentRemaining", message);
         for object in held.iter().take(5) {
             let finalizers = list(object, "/metadata/finalizers").iter().filter_map(Value::as_str);
-            let children = finalizers.map(|f| of_finalizer(object, f, r.k.now()));
+            let children = finalizers.map(|f| of_finalizer(object, &resource, f, r.k.now()));
             let about = ObjectName::new(&resource.group_version(), &resource.kind, name(ns), name(object));
             let mut held =
                 Finding::new("HeldObject", format!("{}/{}:", resource.group_kind(), name(object))).about(about);
@@ -292,12 +326,20 @@ async fn custom_objects(r: &mut Reader<'_>, definition: &Value) -> Result<Vec<Fi
             ns => format!("{ns}/{}", name(o)),
         })
         .collect();
-    let mut finding = Finding::new("ObjectsRemaining", format!("{} objects are left: {}", names.len(), some(&names)));
+    let mut finding = Finding::new(
+        "ObjectsRemaining",
+        match names.len() {
+            1 => format!("1 object is left: {}", some(&names)),
+            n => format!("{n} objects are left: {}", some(&names)),
+        },
+    );
     let held = objects.iter().find(|o| !list(o, "/metadata/finalizers").is_empty());
     if let Some(object) = held {
         let finalizers = list(object, "/metadata/finalizers").iter().filter_map(Value::as_str);
         let now = r.k.now();
-        finding = finding.because(finalizers.map(|f| of_finalizer(object, f, now)));
+        let resource =
+            Resource { group: group.into(), kind: text(definition, "/spec/names/kind").into(), ..Resource::default() };
+        finding = finding.because(finalizers.map(|f| of_finalizer(object, &resource, f, now)));
     }
     Ok(vec![finding])
 }

@@ -49,10 +49,18 @@ async fn explains_finalizers_of_any_object() {
     let s = Server::new().on(at, 200, widget(json!(["other.example/x", 5])));
     let expect = "\
 widget.example.com/w is being deleted for 60s: 1 finalizer holds it
-  finalizer other.example/x: not one of Kubernetes; the program that set it has to remove it
-    => check that this program runs and what it logs; a finalizer that is removed by hand skips its clean-up
+  finalizer other.example/x: not one of Kubernetes, and it is not recorded which program set it; if no program removes it, it has to be removed by hand
+    => kubectl patch -n default widget.example.com/w --type=json -p '[{\"op\":\"test\",\"path\":\"/metadata/finalizers/0\",\"value\":\"other.example/x\"},{\"op\":\"remove\",\"path\":\"/metadata/finalizers/0\"}]'
 ";
     assert_eq!(snapshot(&s, "why widget/w", "").await, expect);
+    let mut edited = widget(json!(["a.example/a", "other.example/x"]));
+    edited["metadata"]["managedFields"] = json!([{"manager": "kubectl-edit", "time": "2026-11-21T11:00:00Z",
+        "fieldsV1": {"f:metadata": {"f:finalizers": {"v:\"other.example/x\"": {}}}}}]);
+    let s = Server::new().on(at, 200, edited);
+    let text = snapshot(&s, "why widget/w", "").await;
+    let expect = "  finalizer other.example/x: set by hand with kubectl-edit, 60m ago; if no program removes it, it has to be removed by hand\n";
+    assert!(text.contains(expect), "{text}");
+    assert!(text.contains("\"remove\",\"path\":\"/metadata/finalizers/1\""), "{text}");
     let owner = json!([{"uid": "u", "kind": "Widget", "name": "w", "blockOwnerDeletion": true}]);
     let pod = json!({"metadata": {"name": "p", "namespace": "default", "ownerReferences": owner}});
     let s = Server::new().on(at, 200, widget(json!(["foregroundDeletion"]))).on(

@@ -66,7 +66,7 @@ fn of_budget(pod: &Value, budget: &Value, pods: &[Value]) -> Option<Finding> {
 }
 
 /// What would change a budget that allows no eviction even if all pods are healthy.
-fn never_allows(spec: &Value, pods: i64) -> String {
+pub fn never_allows(spec: &Value, pods: i64) -> String {
     if !spec["maxUnavailable"].is_null() {
         return "a larger maxUnavailable".into();
     }

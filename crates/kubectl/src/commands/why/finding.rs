@@ -131,7 +131,7 @@ impl Explanation {
 
     /// The text, with a line for each finding, indented below the one that it explains.
     pub fn text(&self, name: &str, now: jiff::Timestamp) -> String {
-        let mut out = format!("{name} {}\n", one_line(&self.summary));
+        let mut out = format!("{} {}\n", one_line(name), one_line(&self.summary));
         self.findings.iter().for_each(|f| write_finding(&mut out, f, 1, now));
         out
     }
@@ -148,10 +148,33 @@ fn write_finding(out: &mut String, finding: &Finding, depth: usize, now: jiff::T
     }
 }
 
-/// A text of an object on one line, without control characters that would change the terminal.
+/// How many characters of a message are printed.
+const MOST_CHARACTERS: usize = 1000;
+
+/// A text of an object on one line of bounded length. Characters that would change the terminal or the order of the text are escaped.
 fn one_line(text: &str) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    text.trim().chars().map(clean).collect()
+    let mut line = String::new();
+    for c in shortened(text.trim(), MOST_CHARACTERS).chars() {
+        match c {
+            '\n' | '\r' | '\t' => line.push(' '),
+            _ if c.is_control() || is_invisible(c) => line.extend(c.escape_unicode()),
+            _ => line.push(c),
+        }
+    }
+    line
+}
+
+/// Whether a character changes the order of a text, or breaks its line, and is not seen.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// The first characters of a text, and how many more there are.
+pub fn shortened(text: &str, most: usize) -> String {
+    match text.chars().count().saturating_sub(most) {
+        0 => text.to_owned(),
+        more => format!("{}… ({more} more character{})", text.chars().take(most).collect::<String>(), plural(more)),
+    }
 }
 
 /// The end of a noun.
@@ -180,12 +203,22 @@ mod tests {
         let finding = Finding::new("A", "the cause").because([event]).suggest("do this");
         let e = Explanation::new(State::Pending, "is pending").because([finding]);
         let now = "2026-11-21T12:00:00Z".parse().unwrap();
-        let expect = "pod/x is pending\n  the cause\n    failed [2J here (event 2m ago)\n    => do this\n";
+        let expect = "pod/x is pending\n  the cause\n    failed\\u{1b}[2J here (event 2m ago)\n    => do this\n";
         assert_eq!(e.text("pod/x", now), expect);
         let document = e.document(&ObjectName::new("v1", "Pod", "d", "x"), &["secrets in d".into()]);
         assert_eq!(document["findings"][0]["children"][0]["eventTime"], "2026-11-21T11:58:00Z");
         assert_eq!((&document["state"], &document["healthy"]), (&json!("pending"), &json!(false)));
         assert_eq!(document["unreadable"], json!(["secrets in d"]));
+    }
+
+    #[test]
+    fn escapes_characters_that_change_the_terminal() {
+        assert_eq!(one_line("a\u{9b}b\u{202e}c\u{2066}d\u{7f}e"), "a\\u{9b}b\\u{202e}c\\u{2066}d\\u{7f}e");
+        assert_eq!(one_line(&"x".repeat(MOST_CHARACTERS)).len(), MOST_CHARACTERS);
+        let long = one_line(&"é".repeat(5000));
+        assert!(long.ends_with("é… (4000 more characters)") && long.chars().count() < 1100, "{long}");
+        let name = Explanation::new(State::Healthy, "is healthy").text("pod/\u{1b}x", jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(name, "pod/\\u{1b}x is healthy\n");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Why a pod is in its state.
 
-use super::decision::{Decided, decide, is_queued};
+use super::decision::{Decided, Served, decide, served};
 use super::fields::{condition, has_condition, is_deleting, list, namespace, text, uid};
-use super::finding::{Explanation, Finding, ObjectName, State, plural};
+use super::finding::{Explanation, Finding, ObjectName, State, plural, some};
 use super::pod_pending::{self, Nodes};
 use super::pod_running::{self, ago};
 use super::reader::{Read, Reader, escaped};
@@ -41,7 +41,7 @@ fn failed(pod: &Value) -> Explanation {
 
 async fn pending(r: &mut Reader<'_>, pod: &Value, nodes: Nodes) -> Result<Explanation> {
     if let Some(gated) = pod_pending::gates(pod) {
-        return Ok(Explanation::new(State::Pending, "is pending: scheduling gates hold it back").because([gated]));
+        return gated_pod(r, pod, gated, nodes).await;
     }
     if let Some(unserved) = unserved_scheduler(r, pod).await? {
         return Ok(Explanation::new(State::Pending, "is pending: no scheduler takes it").because([unserved]));
@@ -88,20 +88,43 @@ async fn pending(r: &mut Reader<'_>, pod: &Value, nodes: Nodes) -> Result<Explan
     Ok(e)
 }
 
+/// A pod with scheduling gates, and what would hold it back without them.
+async fn gated_pod(r: &mut Reader<'_>, pod: &Value, gated: Finding, nodes: Nodes) -> Result<Explanation> {
+    let mut ungated = pod.clone();
+    ungated["spec"]["schedulingGates"] = serde_json::json!([]);
+    let mut after: Vec<Finding> = unserved_scheduler(r, &ungated).await?.into_iter().collect();
+    let mut summary = "no scheduler takes it".to_owned();
+    if after.is_empty() {
+        after.extend(storage::of_pod(r, &ungated, false).await?);
+        after.extend(device_claims(r, &ungated).await?);
+        if let Some(explanation) = decide(r, &ungated).await?.explanation() {
+            let (decided, findings) = pod_pending::explained(explanation, nodes);
+            summary = if explanation.fitting_count > 0 { "a node can be chosen".into() } else { decided };
+            after.extend(findings);
+        }
+    }
+    let e = Explanation::new(State::Pending, "is pending: scheduling gates hold it back").because([gated]);
+    if after.is_empty() {
+        return Ok(e);
+    }
+    Ok(e.because([Finding::new("AfterGates", format!("without its gates: {summary}")).because(after)]))
+}
+
 /// Why a scheduler of another name has not taken a pod. None for the default scheduler, or if one has.
 async fn unserved_scheduler(r: &mut Reader<'_>, pod: &Value) -> Result<Option<Finding>> {
     let scheduler = text(pod, "/spec/schedulerName");
     if matches!(scheduler, "" | "default-scheduler") || condition(pod, "PodScheduled").is_some() {
         return Ok(None);
     }
-    if is_queued(r, pod).await? {
-        return Ok(None);
-    }
+    let Served::Unqueued(running) = served(r, pod).await? else { return Ok(None) };
     let pods = r.list("v1", "", "pods").await?;
-    let same = pods.iter().filter(|p| text(p, "/spec/schedulerName") == scheduler);
-    let served =
-        same.filter(|p| !text(p, "/spec/nodeName").is_empty() || condition(p, "PodScheduled").is_some()).count();
-    let message = match served {
+    let acted = |p: &&Value| !text(p, "/spec/nodeName").is_empty() || condition(p, "PodScheduled").is_some();
+    let scheduled = pods.iter().filter(|p| condition(p, "PodScheduled").is_some());
+    let mut known: Vec<String> = scheduled.map(|p| text(p, "/spec/schedulerName").to_owned()).collect();
+    known.retain(|name| !name.is_empty() && name != scheduler);
+    known.sort();
+    known.dedup();
+    let message = match pods.iter().filter(|p| text(p, "/spec/schedulerName") == scheduler).filter(acted).count() {
         0 => format!("its schedulerName is {scheduler}; no scheduler of this name has acted on any pod"),
         n => format!(
             "its schedulerName is {scheduler}, which has scheduled {n} other pod{} and has not taken this one",
@@ -109,7 +132,17 @@ async fn unserved_scheduler(r: &mut Reader<'_>, pod: &Value) -> Result<Option<Fi
         ),
     };
     let finding = Finding::new("UnservedScheduler", message);
-    Ok(Some(finding.suggest(format!("start a scheduler named {scheduler}, or create the pod without schedulerName"))))
+    let start = format!("start a scheduler named {scheduler}");
+    Ok(Some(match (running.is_empty(), known.is_empty()) {
+        (false, _) => {
+            finding.suggest(format!("create the pod with a scheduler that runs ({}), or {start}", some(&running)))
+        }
+        (true, false) => {
+            let names = some(&known);
+            finding.suggest(format!("create the pod with a scheduler that has acted on pods ({names}), or {start}"))
+        }
+        (true, true) => finding.suggest(start),
+    }))
 }
 
 /// Why the scheduler has not acted on a pod: it does not run, or does not lead.

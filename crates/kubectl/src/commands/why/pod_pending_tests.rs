@@ -58,6 +58,7 @@ pod/p none of 3 nodes fits
     hidden.hidden_pods = 1;
     let mut two = refused(vec![("a".into(), vec![hidden, taint()])]);
     two.nearest = two.nodes.clone();
+    two.needs_several_changes = true;
     let text = text(&two, Nodes::Grouped);
     assert!(text.contains("NodePorts: host port 80/TCP is in use by 1 that you may not list\n"), "{text}");
     assert!(
@@ -107,4 +108,37 @@ fn explains_gates_preemption_and_refusals_of_all_nodes() {
         text(&Explanation::default(), Nodes::Grouped),
         "pod/p the cluster has no nodes\n  the cluster has no nodes\n"
     );
+}
+
+/// Each message of a group is printed with its number of nodes.
+#[test]
+fn shows_each_message_of_a_group_with_its_count() {
+    let of = |node: &str, domain: &str| {
+        let message = format!("{domain} would have 2 matching pods; maxSkew is 1");
+        (node.to_owned(), vec![shortfall("PodTopologySpread", "zone", &message)])
+    };
+    let mut nodes = vec![of("a", "zone=x"), of("b", "zone=y"), of("c", "zone=y")];
+    nodes.push(("d".into(), vec![shortfall("PodTopologySpread", "zone minDomains", "2 domains, minDomains is 3")]));
+    let e = refused(nodes);
+    let expect = "\
+pod/p none of 4 nodes fits
+  3 nodes (a, b, c):
+    PodTopologySpread: zone=y would have 2 matching pods; maxSkew is 1 (2 nodes)
+    PodTopologySpread: zone=x would have 2 matching pods; maxSkew is 1 (1 node)
+  d:
+    PodTopologySpread: 2 domains, minDomains is 3
+";
+    assert_eq!(text(&e, Nodes::Grouped), expect);
+    let many: Vec<_> = (0..9).map(|i| of(&format!("n{i}"), &format!("zone=z{i}"))).collect();
+    let text = text(&refused(many), Nodes::Grouped);
+    assert!(text.ends_with("PodTopologySpread: the same with other values (4 nodes); --nodes shows all\n"), "{text}");
+}
+
+#[test]
+fn claims_that_several_changes_are_needed_only_if_they_are() {
+    let mut e =
+        refused(vec![("a".into(), vec![shortfall("NodeAffinity", "os=windows", "the pod requires os=windows")])]);
+    e.nearest = e.nodes.clone();
+    let text = text(&e, Nodes::Grouped);
+    assert!(text.contains("no change is suggested; the nearest nodes:\n    a misses 1 thing: "), "{text}");
 }

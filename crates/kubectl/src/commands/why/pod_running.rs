@@ -1,7 +1,7 @@
 //! Why a pod that has a node does not run, restarts, or is not ready: from the state of its containers. Pure.
 
 use super::fields::{condition, has_condition, is_true, list, name, namespace, number, text};
-use super::finding::{Finding, State, plural};
+use super::finding::{Finding, State, plural, shortened};
 use jiff::Timestamp;
 use meta::Value;
 
@@ -112,22 +112,35 @@ fn restarting(pod: &Value, container: &str, spec: &Value, status: &Value, now: T
     };
     let Some(end) = last_end(status) else { return Finding::new("Restarting", message) };
     let finished = text(end, "/finishedAt");
-    message.push_str(&format!("; the last run ended {} ago", ago(finished, now)));
-    if let (Some(a), Some(b)) = (meta::time::parse(text(end, "/startedAt")), meta::time::parse(finished)) {
+    message.push_str("; the last run ended");
+    if has_happened(finished) {
+        message.push_str(&format!(" {} ago", ago(finished, now)));
+    }
+    let times = (meta::time::parse(text(end, "/startedAt")), meta::time::parse(finished));
+    if let (Some(a), Some(b)) = times
+        && a.as_second() > 0
+    {
         message.push_str(&format!(", after {}", kinds::columns::duration(b.as_second() - a.as_second())));
     }
     message.push_str(&format!(", {}", ending(spec, end)));
     let reason = if end["reason"] == "OOMKilled" { "OutOfMemory" } else { "Restarting" };
     let mut finding = Finding::new(reason, message);
-    let last_words = text(end, "/message").trim();
-    if !last_words.is_empty() {
-        let cut: String = last_words.chars().take(MOST_MESSAGE).collect();
-        finding = finding.because([Finding::new("TerminationMessage", format!("its last message: {cut}"))]);
-    }
+    finding.children.extend(termination_message(end));
     if let Some(next) = next_start(status, finished, now) {
         finding = finding.because([Finding::new("BackOff", next)]);
     }
     finding.suggest(logs(pod, spec, restarts > 0))
+}
+
+/// The message that a container left when it ended.
+fn termination_message(end: &Value) -> Option<Finding> {
+    let message = shortened(text(end, "/message").trim(), MOST_MESSAGE);
+    (!message.is_empty()).then(|| Finding::new("TerminationMessage", format!("its last message: {message}")))
+}
+
+/// Whether a time is that of an event. Runtimes report the start of 1970 for a container that did not start.
+fn has_happened(time: &str) -> bool {
+    meta::time::parse(time).is_some_and(|t| t.as_second() > 0)
 }
 
 /// How a container ended: exit code, signal, lack of memory.
@@ -155,6 +168,7 @@ fn ending(spec: &Value, end: &Value) -> String {
         (15, "SIGTERM"),
     ];
     match names.iter().find(|(n, _)| *n == signal) {
+        _ if end["reason"] == "StartError" => format!("because it could not be started (StartError, exit code {code})"),
         _ if signal == 0 => format!("with exit code {code}"),
         Some((_, name)) => format!("by the signal {name} (exit code {code})"),
         None => format!("by the signal {signal} (exit code {code})"),
@@ -165,7 +179,8 @@ fn ending(spec: &Value, end: &Value) -> String {
 fn next_start(status: &Value, finished: &str, now: Timestamp) -> Option<String> {
     let (_, rest) = text(status, "/state/waiting/message").split_once("back-off ")?;
     let delay = crate::flags::parse_duration(rest.split(' ').next()?)?.as_secs() as i64;
-    let left = meta::time::parse(finished)?.as_second() + delay - now.as_second();
+    let finished = meta::time::parse(finished).filter(|t| t.as_second() > 0)?;
+    let left = finished.as_second() + delay - now.as_second();
     let back_off = kinds::columns::duration(delay);
     Some(match left {
         1.. => format!("it is started again in {} (back-off {back_off})", kinds::columns::duration(left)),
@@ -247,10 +262,7 @@ pub fn failures(pod: &Value) -> Vec<Finding> {
     let failed = all.filter_map(|(spec, status)| {
         let end = last_end(status).filter(|end| number(end, "/exitCode") != 0)?;
         let message = format!("container {} ended {}", text(spec, "/name"), ending(spec, end));
-        let last_words = text(end, "/message").trim();
-        let cut: String = last_words.chars().take(MOST_MESSAGE).collect();
-        let children =
-            (!cut.is_empty()).then(|| Finding::new("TerminationMessage", format!("its last message: {cut}")));
+        let children = termination_message(end);
         Some(Finding::new("ContainerFailed", message).because(children).suggest(logs(pod, spec, false)))
     });
     failed.collect()
@@ -262,10 +274,11 @@ pub fn past_restarts(pod: &Value, now: Timestamp) -> Vec<Finding> {
     let restarted = all.filter_map(|(spec, status)| {
         let end = status.pointer("/lastState/terminated").filter(|t| t.is_object())?;
         let (name, count) = (text(spec, "/name"), number(status, "/restartCount"));
+        let finished = text(end, "/finishedAt");
+        let ended = if has_happened(finished) { format!(" {} ago", ago(finished, now)) } else { String::new() };
         let message = format!(
-            "container {name} has restarted {count} time{}, the last run ended {} ago {}",
+            "container {name} has restarted {count} time{}, the last run ended{ended} {}",
             plural(count as usize),
-            ago(text(end, "/finishedAt"), now),
             ending(spec, end)
         );
         Some(Finding::new("RestartedBefore", message))

@@ -127,3 +127,19 @@ fn survives_strange_objects() {
         assert!(failures(&strange).is_empty() && past_restarts(&strange, Timestamp::UNIX_EPOCH).is_empty());
     }
 }
+
+/// A container that never started has no times: the start of 1970 is no age.
+#[test]
+fn shows_no_age_of_a_container_that_did_not_start() {
+    let app = json!([{"name": "app", "image": "i"}]);
+    let end = json!({"exitCode": 128, "reason": "StartError", "message": "no such file: /run",
+        "startedAt": "1970-01-01T00:00:00Z", "finishedAt": "1970-01-01T00:00:00Z"});
+    let status = json!([{"name": "app", "ready": false, "restartCount": 2, "lastState": {"terminated": end},
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s restarting"}}}]);
+    let expect = "pod/p Restarting
+  container app has restarted 2 times; the last run ended, because it could not be started (StartError, exit code 128)
+    its last message: no such file: /run
+    => kubectl logs -n d p -c app --previous
+";
+    check(pod(app, status), expect);
+}

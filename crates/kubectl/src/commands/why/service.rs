@@ -49,6 +49,10 @@ fn of_service(service: &Value, slices: &[Value], pods: &[Value], unreadable: boo
         ));
     }
     let count = format!("{ready} ready endpoint{}", plural(ready));
+    if ready > 0 && findings.iter().any(|f| f.reason == "PortNotFound") {
+        let summary = format!("has {count}, and a port that leads to no container port");
+        return Explanation::new(State::NotReady, summary).because(findings);
+    }
     match (ready, pending, findings.is_empty()) {
         (0, ..) => Explanation::new(State::NotReady, "has no ready endpoint"),
         (_, true, _) => Explanation::new(State::Pending, format!("has {count} and waits for a load balancer")),
@@ -65,7 +69,11 @@ fn of_selector(service: &Value, selector: &LabelSelector, pods: &[Value], ready:
     if selected.is_empty() {
         let mut finding = Finding::new(
             "SelectorMatchesNothing",
-            format!("its selector {selector} matches none of the {} pods of the namespace", pods.len()),
+            match pods.len() {
+                0 => format!("its selector {selector} matches nothing: the namespace has no pods"),
+                1 => format!("its selector {selector} does not match the only pod of the namespace"),
+                n => format!("its selector {selector} matches none of the {n} pods of the namespace"),
+            },
         );
         // The pods that miss the least.
         let single = |r: &meta::selector::Requirement| LabelSelector { requirements: vec![r.clone()], nothing: false };
@@ -83,28 +91,18 @@ fn of_selector(service: &Value, selector: &LabelSelector, pods: &[Value], ready:
         .map(|p| format!("{}{}", name(p), if is_deleting(p) { " (terminating)" } else { "" }))
         .collect();
     if !unready.is_empty() {
+        let (all, verb) = (selected.len(), if unready.len() == 1 { "is" } else { "are" });
         let message =
-            format!("{} of {} selected pods are not ready: {}", unready.len(), selected.len(), some(&unready));
+            format!("{} of {all} selected pod{} {verb} not ready: {}", unready.len(), plural(all), some(&unready));
         let first = unready.first().and_then(|n| n.split(' ').next()).unwrap_or_default();
         let about = ObjectName::new("v1", "Pod", namespace(service), first);
         let command = format!("kubectl why -n {} pod/{first}", namespace(service));
         findings.push(Finding::new("PodsNotReady", message).about(about).suggest(command));
     }
     for port in list(service, "/spec/ports") {
-        let Some(target) = port["targetPort"].as_str() else { continue };
-        let containers = |p: &Value| [list(p, "/spec/containers"), list(p, "/spec/initContainers")].concat();
-        let has = |p: &&&Value| containers(p).iter().any(|c| list(c, "/ports").iter().any(|q| q["name"] == target));
-        let without: Vec<String> = selected.iter().filter(|p| !has(p)).map(|p| name(p).to_owned()).collect();
-        if !without.is_empty() {
-            let message = format!(
-                "its port {} leads to the container port named {target}, which these pods do not have: {}",
-                port["port"],
-                some(&without)
-            );
-            findings.push(Finding::new("PortNotFound", message));
-        }
+        findings.extend(target_port(port, &selected));
     }
-    if findings.is_empty() && ready == 0 {
+    if findings.iter().all(|f| f.reason == "PortNotDeclared") && ready == 0 {
         let message = format!(
             "{} selected pods are ready, and the endpoint slice controller has not published them",
             selected.len()
@@ -112,6 +110,44 @@ fn of_selector(service: &Value, selector: &LabelSelector, pods: &[Value], ready:
         findings.push(Finding::new("NotPublished", message));
     }
     findings
+}
+
+/// What is wrong with the port of the pods to which a port of a service leads.
+fn target_port(port: &Value, selected: &[&Value]) -> Option<Finding> {
+    let number = &port["port"];
+    let protocol = |p: &Value| Some(text(p, "/protocol")).filter(|p| !p.is_empty()).unwrap_or("TCP").to_owned();
+    if let Some(target) = port["targetPort"].as_str() {
+        let has = |p: &&&Value| container_ports(p).any(|q| q["name"] == target && protocol(q) == protocol(port));
+        let without: Vec<String> = selected.iter().filter(|p| !has(p)).map(|p| name(p).to_owned()).collect();
+        let message = || {
+            let (protocol, pods) = (protocol(port), some(&without));
+            let these = if without.len() == 1 { "this pod does" } else { "these pods do" };
+            format!(
+                "its port {number} leads to the {protocol} container port named {target}, which {these} not have: {pods}"
+            )
+        };
+        return (!without.is_empty()).then(|| Finding::new("PortNotFound", message()));
+    }
+    let target = port["targetPort"].as_i64().filter(|t| *t > 0).or_else(|| number.as_i64())?;
+    let declared: Vec<&Value> = selected.iter().flat_map(|p| container_ports(p)).collect();
+    let found = declared.iter().any(|q| q["containerPort"] == target && protocol(q) == protocol(port));
+    let message = || {
+        let mut ports: Vec<String> =
+            declared.iter().map(|q| format!("{}/{}", q["containerPort"], protocol(q))).collect();
+        ports.sort();
+        ports.dedup();
+        format!(
+            "its port {number} leads to port {target}, which no container of its pods declares (declared: {}); a container may listen on a port that it does not declare",
+            some(&ports)
+        )
+    };
+    (!declared.is_empty() && !found).then(|| Finding::new("PortNotDeclared", message()))
+}
+
+/// The ports of the containers of a pod that run beside each other.
+fn container_ports(pod: &Value) -> impl Iterator<Item = &Value> {
+    let sidecars = list(pod, "/spec/initContainers").iter().filter(|c| c["restartPolicy"] == "Always");
+    list(pod, "/spec/containers").iter().chain(sidecars).flat_map(|c| list(c, "/ports"))
 }
 
 #[cfg(test)]
@@ -139,19 +175,33 @@ mod tests {
             &service,
             &none,
             vec![pod("x", "b", "True", "http")],
-            "service/s has no ready endpoint\n  its selector app=web,tier=a matches none of the 1 pods of the namespace\n    a part of it matches: x\n",
+            "service/s has no ready endpoint\n  its selector app=web,tier=a does not match the only pod of the namespace\n    a part of it matches: x\n",
         );
         check(
             &service,
             &none,
             vec![pod("x", "a", "False", "http")],
-            "service/s has no ready endpoint\n  1 of 1 selected pods are not ready: x\n    => kubectl why -n d pod/x\n",
+            "service/s has no ready endpoint\n  1 of 1 selected pod is not ready: x\n    => kubectl why -n d pod/x\n",
         );
         check(
             &service,
             &none,
             vec![pod("x", "a", "True", "web")],
-            "service/s has no ready endpoint\n  its port 80 leads to the container port named http, which these pods do not have: x\n",
+            "service/s has no ready endpoint\n  its port 80 leads to the TCP container port named http, which this pod does not have: x\n",
+        );
+        check(
+            &service,
+            &slice,
+            vec![pod("x", "a", "True", "web")],
+            "service/s has 1 ready endpoint, and a port that leads to no container port\n  its port 80 leads to the TCP container port named http, which this pod does not have: x\n",
+        );
+        let numbered = json!({"metadata": {"name": "s", "namespace": "d"}, "spec": {"selector": {"app": "web"},
+            "ports": [{"port": 80, "targetPort": 9090}]}});
+        check(
+            &numbered,
+            &slice,
+            vec![pod("x", "a", "True", "web")],
+            "service/s has 1 ready endpoint\n  its port 80 leads to port 9090, which no container of its pods declares (declared: 8080/TCP); a container may listen on a port that it does not declare\n",
         );
         check(&service, &slice, vec![pod("x", "a", "True", "http")], "service/s is healthy: 1 ready endpoint\n");
         check(

@@ -92,7 +92,7 @@ async fn explains_schedulers_and_claims() {
     let expect = "\
 pod/p is pending: no scheduler takes it
   its schedulerName is mine; no scheduler of this name has acted on any pod
-    => start a scheduler named mine, or create the pod without schedulerName
+    => start a scheduler named mine
 ";
     assert_eq!(snapshot(&s, "why pod/p", "").await, expect);
     let mut claims = waiting("1");
@@ -192,14 +192,15 @@ pod/p is restarting
 async fn explains_a_rollout_down_to_its_pods() {
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": "web", "namespace": "default", "uid": "d", "generation": 2},
-        "spec": {"replicas": 2, "progressDeadlineSeconds": 60},
+        "spec": {"replicas": 2, "progressDeadlineSeconds": 60, "template": {"spec": {"containers": [{"image": "nowhere/i:2"}]}}},
         "status": {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1, "availableReplicas": 2, "conditions": [
             {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "lastTransitionTime": "2026-11-21T11:55:00Z"}]}});
     let set = |name: &str, revision: &str, replicas: i64, available: i64| {
         json!({
         "metadata": {"name": name, "namespace": "default", "uid": name, "annotations": {"deployment.kubernetes.io/revision": revision},
             "ownerReferences": [{"uid": "d", "controller": true}]},
-        "spec": {"replicas": replicas}, "status": {"replicas": replicas, "availableReplicas": available}})
+        "spec": {"replicas": replicas, "template": {"spec": {"containers": [{"image": format!("nowhere/i:{revision}")}]}}},
+        "status": {"replicas": replicas, "availableReplicas": available}})
     };
     let mut bad = pod(
         "web-2-x",
@@ -263,4 +264,59 @@ widget.example.com/w exists, and reports no conditions
     // An object without status and specification.
     let s = Server::new().on(POD, 200, json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}));
     assert!(snapshot(&s, "why pod/p", "").await.starts_with("pod/p is pending: the cluster has no nodes\n"));
+}
+
+/// Suggested names of schedulers are those that run, by the server or by the pods that they have acted on.
+#[tokio::test]
+async fn suggests_schedulers_that_run() {
+    let mut other = waiting("1");
+    other["spec"]["schedulerName"] = "mine".into();
+    other["status"] = json!({"phase": "Pending"});
+    let mut absent = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+        "details": {"group": "kemudi", "kind": "decisions", "causes": [{"reason": "Decider", "message": "batch"}]}});
+    let at = "GET /kemudi/v1/namespaces/default/pods/p/decision";
+    let s = Server::new().on(POD, 200, other.clone()).on(at, 404, absent.clone());
+    let text = snapshot(&s, "why pod/p", "").await;
+    let expect = "    => create the pod with a scheduler that runs (batch), or start a scheduler named mine\n";
+    assert!(text.contains(expect), "{text}");
+    absent["details"] = json!({});
+    let mut placed = waiting("1");
+    placed["spec"]["schedulerName"] = "default-scheduler".into();
+    let pods = list(json!([other, placed]));
+    let s = Server::new().on(POD, 200, other).on(at, 404, absent).on("GET /api/v1/pods", 200, pods);
+    let text = snapshot(&s, "why pod/p", "").await;
+    assert!(
+        text.contains("=> create the pod with a scheduler that has acted on pods (default-scheduler), or"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn explains_what_holds_a_gated_pod_back_later() {
+    let mut gated = waiting("1500m");
+    gated["spec"]["schedulingGates"] = json!([{"name": "example.com/a"}]);
+    let s = Server::new().on(POD, 200, gated).on("GET /api/v1/nodes", 200, list(json!([node()])));
+    let expect = "\
+pod/p is pending: scheduling gates hold it back
+  the scheduler does not take the pod before its scheduling gate is gone: example.com/a
+  without its gates: none of 1 node fits
+    n:
+      NodeResourcesFit: the pod requests 1500m cpu, 1 of 1 are free
+    one change is enough:
+      => fits n with 500m less cpu
+";
+    assert_eq!(snapshot(&s, "why pod/p", "").await, expect);
+}
+
+#[tokio::test]
+async fn prints_an_empty_list_if_no_object_matches() {
+    let s = Server::new().on(
+        "GET /api/v1/namespaces/default/pods?labelSelector=app%3Dnone&limit=500",
+        200,
+        list(json!([])),
+    );
+    let (code, out, err) = crate::testing::run_with(&s, &["why", "pods", "-l", "app=none", "-o", "json"], "").await;
+    let document: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(document, json!({"apiVersion": "v1", "kind": "List", "items": []}));
+    assert_eq!((code, err.as_str()), (0, ""));
 }

@@ -31,9 +31,13 @@ fn unobserved(v: &Value, controller: &str) -> Option<Finding> {
 }
 
 /// Why pods could not be created, according to a condition.
-fn replica_failure(v: &Value) -> Option<Finding> {
+fn replica_failure(v: &Value, now: jiff::Timestamp) -> Option<Finding> {
     let failure = condition(v, "ReplicaFailure").filter(|c| c["status"] == "True")?;
-    let message = format!("pods cannot be created: {}", text(failure, "/message"));
+    let since = match text(failure, "/lastTransitionTime") {
+        "" => String::new(),
+        time => format!(" for {}", pod_running::ago(time, now)),
+    };
+    let message = format!("pods cannot be created{since}: {}", text(failure, "/message"));
     Some(Finding::new("PodsRefused", message))
 }
 
@@ -72,31 +76,40 @@ pub async fn deployment(r: &mut Reader<'_>, d: &Value, nodes: Nodes) -> Result<E
         };
         findings.push(Finding::new("DeadlineExceeded", message));
     }
-    findings.extend(replica_failure(d));
     let sets = r.list("apps/v1", namespace(d), "replicasets").await?;
     let mut own: Vec<&Value> = sets.iter().filter(|s| is_controlled_by(s, uid(d))).collect();
     let revision = |s: &Value| {
         let text = s.pointer("/metadata/annotations/deployment.kubernetes.io~1revision").and_then(Value::as_str);
         text.and_then(|t| t.parse::<i64>().ok()).unwrap_or(0)
     };
-    own.sort_by_key(|s| std::cmp::Reverse(revision(s)));
-    if own.is_empty() && !r.is_unreadable("replicasets", namespace(d)) {
-        findings.push(Finding::new("NoReplicaSet", "the deployment controller has not created a ReplicaSet"));
+    let new = newest_set(d, &own).map(|set| uid(set).to_owned());
+    let is_new = |set: &Value| new.as_deref() == Some(uid(set));
+    own.sort_by_key(|s| (!is_new(s), std::cmp::Reverse(revision(s))));
+    // The condition of the deployment repeats that of its sets.
+    if !own.iter().any(|set| replica_failure(set, r.k.now()).is_some()) {
+        findings.extend(replica_failure(d, r.k.now()));
     }
-    for (i, set) in own.iter().enumerate() {
+    if !r.is_unreadable("replicasets", namespace(d)) {
+        let message = "the deployment controller has not created a ReplicaSet";
+        match (own.is_empty(), new.is_none() && !paused) {
+            (true, _) => findings.push(Finding::new("NoReplicaSet", message)),
+            (false, true) => findings.push(Finding::new("NoReplicaSet", format!("{message} for its pod template yet"))),
+            (false, false) => {}
+        }
+    }
+    for set in own {
         let (desired_here, there) = (replicas(set), number(set, "/status/replicas"));
-        if i > 0 && there == 0 && desired_here == 0 {
+        let is_old = !is_new(set);
+        if is_old && there == 0 && desired_here == 0 {
             continue;
         }
-        let age = if i == 0 { "new" } else { "old" };
+        let age = if is_old { "old" } else { "new" };
         let available = number(set, "/status/availableReplicas");
         let of_set = set_findings(r, set, desired_here, nodes).await?;
-        if i > 0 && of_set.is_empty() && available == there && desired_here == there {
-            let message = format!(
-                "the {age} ReplicaSet {} keeps {there} replica{} until new ones are available",
-                name(set),
-                plural(there as usize)
-            );
+        if is_old && of_set.is_empty() && available == there && desired_here == there {
+            let until = if paused { "while the rollout is paused" } else { "until new ones are available" };
+            let replicas = format!("{there} replica{}", plural(there as usize));
+            let message = format!("the {age} ReplicaSet {} keeps {replicas} {until}", name(set));
             findings.push(Finding::new("OldReplicas", message).about(name_of(set, "ReplicaSet")));
             continue;
         }
@@ -113,13 +126,32 @@ pub async fn deployment(r: &mut Reader<'_>, d: &Value, nodes: Nodes) -> Result<E
     .because(findings))
 }
 
+/// The ReplicaSet with the pod template of a deployment, the oldest of several, as the deployment controller finds it.
+fn newest_set<'a>(deployment: &Value, sets: &[&'a Value]) -> Option<&'a Value> {
+    let template = bare_template(deployment);
+    let same = sets.iter().copied().filter(|set| bare_template(set) == template);
+    same.min_by_key(|set| (meta::time::parse(text(set, "/metadata/creationTimestamp")), name(set)))
+}
+
+/// The pod template of a workload without the label that the deployment controller adds, and without empty metadata.
+fn bare_template(v: &Value) -> Value {
+    let mut template = v["spec"]["template"].clone();
+    if let Some(metadata) = template.get_mut("metadata").and_then(Value::as_object_mut) {
+        if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+            labels.remove("pod-template-hash");
+        }
+        metadata.retain(|_, v| !v.is_null() && v.as_object().is_none_or(|fields| !fields.is_empty()));
+    }
+    template
+}
+
 fn name_of(v: &Value, kind: &str) -> ObjectName {
     super::fields::object_name(v, "apps/v1", kind)
 }
 
 /// What a ReplicaSet lacks.
 async fn set_findings(r: &mut Reader<'_>, set: &Value, desired: i64, nodes: Nodes) -> Result<Vec<Finding>> {
-    let mut findings: Vec<Finding> = replica_failure(set).into_iter().collect();
+    let mut findings: Vec<Finding> = replica_failure(set, r.k.now()).into_iter().collect();
     findings.extend(pods(r, set, desired, nodes).await?);
     Ok(findings)
 }
@@ -160,8 +192,8 @@ pub async fn stateful_set(r: &mut Reader<'_>, set: &Value, nodes: Nodes) -> Resu
     }
     if updating && on_delete && outdated > 0 {
         let message = format!(
-            "{outdated} pod{} have the old revision: with the strategy OnDelete a pod is updated when it is deleted",
-            plural(outdated as usize)
+            "{outdated} pod{} the old revision: with the strategy OnDelete a pod is updated when it is deleted",
+            if outdated == 1 { " has" } else { "s have" }
         );
         findings.push(Finding::new("OnDelete", message));
     } else if updating && partition > 0 && outdated > 0 {
@@ -211,8 +243,9 @@ pub async fn daemon_set(r: &mut Reader<'_>, set: &Value, nodes: Nodes) -> Result
     }
     if set.pointer("/spec/updateStrategy/type") == Some(&Value::from("OnDelete")) && updated < desired {
         let message = format!(
-            "{} pods have the old template: with the strategy OnDelete a pod is updated when it is deleted",
-            desired - updated
+            "{} pod{} the old template: with the strategy OnDelete a pod is updated when it is deleted",
+            desired - updated,
+            if desired - updated == 1 { " has" } else { "s have" }
         );
         findings.push(Finding::new("OnDelete", message));
     }

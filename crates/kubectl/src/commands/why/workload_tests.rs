@@ -223,3 +223,42 @@ async fn explains_claims() {
     )
     .await;
 }
+
+/// A paused Deployment has no ReplicaSet of its changed template: all of its sets are old ones.
+#[tokio::test]
+async fn finds_the_new_replica_set_by_its_template() {
+    let set = |name: &str, image: &str, revision: &str, condition: Value| {
+        let template = json!({"metadata": {"labels": {"app": "web", "pod-template-hash": name}}, "spec": {"containers": [{"image": image}]}});
+        json!({"metadata": {"name": name, "namespace": "d", "uid": name, "ownerReferences": [{"uid": "x", "controller": true}],
+                "annotations": {"deployment.kubernetes.io/revision": revision}},
+            "spec": {"replicas": 1, "template": template},
+            "status": {"replicas": 1, "availableReplicas": 1, "conditions": condition}})
+    };
+    let explained = async |sets: Value, spec: Value, conditions: Value| {
+        let s = server(json!([pod("p", "a", "True"), pod("q", "b", "True")])).on(
+            "GET /apis/apps/v1/namespaces/d/replicasets",
+            200,
+            list(sets),
+        );
+        let mut k = kube(&s);
+        let mut spec = spec;
+        spec["template"] = json!({"metadata": {"labels": {"app": "web"}, "creationTimestamp": null}, "spec": {"containers": [{"image": "new"}]}});
+        let status = json!({"observedGeneration": 1, "replicas": 1, "availableReplicas": 1, "conditions": conditions});
+        let d = object("Deployment", spec, status);
+        text(&deployment(&mut Reader::new(&mut k), &d, Nodes::Grouped).await.unwrap())
+    };
+    let paused =
+        explained(json!([set("a", "old", "1", json!([]))]), json!({"replicas": 1, "paused": true}), json!([])).await;
+    assert!(paused.contains("the old ReplicaSet a keeps 1 replica while the rollout is paused\n"), "{paused}");
+    // After a rollback the newest revision is not the newest set.
+    let sets = json!([set("a", "new", "1", json!([])), set("b", "old", "2", json!([]))]);
+    let rolling = explained(sets, json!({"replicas": 1}), json!([])).await;
+    assert!(rolling.contains("the new ReplicaSet a: 1 of 1 replicas are available\n"), "{rolling}");
+    assert!(rolling.contains("the old ReplicaSet b keeps 1 replica until new ones are available\n"), "{rolling}");
+    // A quota refuses the pods of the set; the deployment repeats it.
+    let refused = json!([{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: q",
+        "lastTransitionTime": "2026-11-21T11:57:00Z"}]);
+    let text = explained(json!([set("a", "new", "1", refused.clone())]), json!({"replicas": 1}), refused.clone()).await;
+    assert_eq!(text.matches("exceeded quota").count(), 1, "{text}");
+    assert!(text.contains("    pods cannot be created for 3m: exceeded quota: q\n"), "{text}");
+}
