@@ -10,10 +10,11 @@ use bytes::Bytes;
 use http::{Method, Request};
 use meta::Object;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::marker::PhantomData;
+use std::time::Duration;
 
 /// The objects of one resource, in one namespace or in all. `T` is [`Object`] or a typed view.
 pub struct Api<T> {
@@ -52,6 +53,22 @@ pub struct List<T> {
     pub items: Vec<T>,
 }
 
+/// How much of a list is read from a server that is not trusted.
+#[derive(Clone, Copy, Debug)]
+pub struct ListLimits {
+    /// The most pages.
+    pub pages: usize,
+    /// The most bytes of all pages.
+    pub bytes: usize,
+    /// The longest time for all pages.
+    pub time: Duration,
+}
+
+/// Error for a page with the token of the page before it.
+pub(crate) fn repeated_page() -> Error {
+    Error::Unexpected("the list does not end: a page continues with itself".into())
+}
+
 /// A page, encoded or handed over.
 pub(crate) enum Listed {
     Shared(shared::Page),
@@ -67,9 +84,16 @@ pub(crate) enum Watched {
 #[derive(Deserialize)]
 struct RawList<'a> {
     #[serde(default)]
+    kind: String,
+    #[serde(default)]
     metadata: ListMeta,
-    #[serde(borrow, default)]
+    /// None if the field is missing; empty if it is null.
+    #[serde(borrow, default, deserialize_with = "present")]
     items: Option<Vec<&'a RawValue>>,
+}
+
+fn present<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<&'de RawValue>>, D::Error> {
+    Option::deserialize(d).map(|items| Some(items.unwrap_or_default()))
 }
 
 #[derive(Deserialize, Default)]
@@ -151,6 +175,10 @@ impl<T> Api<T> {
     fn cut(&self, bytes: &Bytes) -> Result<List<Bytes>, Error> {
         let list: RawList<'_> = serde_json::from_slice(bytes)
             .map_err(|source| Error::Decode { what: format!("list of {:?}", self.resource), source })?;
+        if list.items.is_none() && !list.kind.is_empty() && !list.kind.ends_with("List") {
+            let why = format!("the server sent a {} in place of a list of {}", list.kind, self.resource.gvr().resource);
+            return Err(Error::Unexpected(why));
+        }
         let items = list.items.unwrap_or_default();
         Ok(List {
             items: items.into_iter().map(|r| bytes.slice_ref(r.get().as_bytes())).collect(),
@@ -326,11 +354,44 @@ impl<T: DeserializeOwned> Api<T> {
             options.continue_token = std::mem::take(&mut all.continue_token);
             options.resource_version.clear();
             let page = self.list(&options).await?;
+            if page.continue_token == options.continue_token {
+                return Err(repeated_page());
+            }
             all.items.extend(page.items);
             all.continue_token = page.continue_token;
             all.remaining = page.remaining;
         }
         Ok(all)
+    }
+
+    /// Like [`Self::list_all`] for a server that is not trusted. Fails when the list exceeds a limit.
+    pub async fn list_within(&self, options: &ListOptions, limits: &ListLimits) -> Result<Vec<T>, Error> {
+        let read = self.list_pages(options, limits);
+        let late = |_| Error::Unexpected(format!("the list did not end within {:?}", limits.time));
+        tokio::time::timeout(limits.time, read).await.map_err(late)?
+    }
+
+    async fn list_pages(&self, options: &ListOptions, limits: &ListLimits) -> Result<Vec<T>, Error> {
+        let mut options = options.clone();
+        let (mut items, mut left) = (Vec::new(), limits.bytes);
+        for _ in 0..limits.pages {
+            let request = self.build(Method::GET, None, None, &options.query(), None)?;
+            let bytes = collect_at_most(self.client.checked(request).await?.into_body(), left).await?;
+            left -= bytes.len();
+            let page = self.cut(&bytes)?;
+            for b in &page.items {
+                items.push(decode(b, || format!("item of {:?}", self.resource))?);
+            }
+            if page.continue_token.is_empty() {
+                return Ok(items);
+            }
+            if page.continue_token == options.continue_token {
+                return Err(repeated_page());
+            }
+            options.continue_token = page.continue_token;
+            options.resource_version.clear();
+        }
+        Err(Error::Unexpected(format!("the list has more than {} pages", limits.pages)))
     }
 
     /// Watches objects. The stream ends when the server closes the watch.

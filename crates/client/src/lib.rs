@@ -30,7 +30,7 @@ pub mod shared;
 pub mod transport;
 mod watch;
 
-pub use api::{Api, List};
+pub use api::{Api, List, ListLimits};
 pub use backoff::KeyedBackoff;
 pub use client::{Client, Impersonation};
 pub use error::{BoxError, Error, optional};

@@ -3,14 +3,15 @@
 use crate::output::{note, print_line};
 use crate::system::SystemClock;
 use client::kubeconfig::{Overrides, Sources};
-use manifests::Document;
+use manifests::{Document, FileTypes};
 use meta::{Clock, Value};
 use simulation::copy::{Copy, Source};
-use simulation::rehearsal::{Error, Options};
-use simulation::{Rehearsal, Scenario, Step, Verdict};
+use simulation::rehearsal::{Error, Options, Progress};
+use simulation::{Rehearsal, Scenario, Span, Step, Verdict};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// The exit codes, which docs/simulation.md lists. 1 is for failures of the machine or of the cluster.
@@ -18,6 +19,11 @@ const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 const BROKEN: u8 = 3;
 const UNFINISHED: u8 = 4;
+const OUT_OF_TIME: u8 = 5;
+/// The largest file that is read.
+const MOST_BYTES: u64 = 64 << 20;
+/// How long a rehearsal that is stopped may take to write what it has.
+const GRACE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
@@ -31,7 +37,8 @@ enum Format {
   1  the cluster cannot be read, or a file cannot be written
   2  the flags, the scenario or the manifests are wrong
   3  a PodDisruptionBudget or an expectation was broken, or a step failed
-  4  the rehearsal did not come to its end within the timeout")]
+  4  the rehearsal did not come to its end within the timeout
+  5  the rehearsal did not come to its end within --max-real-time")]
 pub struct SimOptions {
     /// Scenario to rehearse (YAML or JSON).
     scenario: PathBuf,
@@ -65,6 +72,9 @@ pub struct SimOptions {
     /// Virtual time that the steps may take, such as 90m or 12h.
     #[arg(long, default_value = "4h", value_parser = simulation::Span::parse)]
     timeout: simulation::Span,
+    /// Real time that the rehearsal may take; 0s for no limit.
+    #[arg(long, default_value = "5m", value_parser = simulation::Span::parse)]
+    max_real_time: simulation::Span,
     /// Use another seed than the scenario's.
     #[arg(long)]
     seed: Option<u64>,
@@ -76,6 +86,7 @@ pub struct SimOptions {
 /// Why there is no result.
 enum Failure {
     Input(Vec<String>),
+    OutOfTime(String),
     Other(String),
 }
 
@@ -83,6 +94,7 @@ impl From<Error> for Failure {
     fn from(e: Error) -> Self {
         match e {
             Error::Input(problems) => Self::Input(problems),
+            Error::Stopped(phase) => Self::OutOfTime(phase),
             Error::Runtime(e) => Self::Other(format!("cannot start a runtime: {e}")),
         }
     }
@@ -94,8 +106,20 @@ fn bad(problem: impl ToString) -> Failure {
 
 /// Rehearses, and writes the result. Returns the exit code.
 pub fn main(o: &SimOptions) -> ExitCode {
-    let (code, problems) = match rehearse(o) {
-        Ok(rehearsal) => match write(o, &rehearsal) {
+    let page = match o.html.as_deref().map(Page::prepare).transpose() {
+        Ok(page) => page,
+        Err(problem) => {
+            note!("error: {}", simulation::printable(&problem));
+            return ExitCode::from(FAILED);
+        }
+    };
+    let progress = Arc::<Progress>::default();
+    let _watchdog = watch(o.max_real_time, progress.clone());
+    let (code, problems) = match rehearse(o, progress) {
+        Ok(rehearsal) => match write(o, page, &rehearsal) {
+            Ok(()) if rehearsal.stopped => {
+                (OUT_OF_TIME, vec![out_of_time(o.max_real_time, rehearsal.problem.as_deref().unwrap_or_default())])
+            }
             Ok(()) => {
                 return ExitCode::from(match rehearsal.verdict {
                     Verdict::Held => 0,
@@ -106,6 +130,7 @@ pub fn main(o: &SimOptions) -> ExitCode {
             Err(problem) => (FAILED, vec![problem]),
         },
         Err(Failure::Input(problems)) => (BAD_INPUT, problems),
+        Err(Failure::OutOfTime(phase)) => (OUT_OF_TIME, vec![out_of_time(o.max_real_time, &phase)]),
         Err(Failure::Other(problem)) => (FAILED, vec![problem]),
     };
     for problem in problems {
@@ -114,17 +139,78 @@ pub fn main(o: &SimOptions) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn rehearse(o: &SimOptions) -> Result<Rehearsal, Failure> {
+fn out_of_time(limit: Span, phase: &str) -> String {
+    format!("stopped after {limit} of real time (--max-real-time): {phase}")
+}
+
+/// Stops a rehearsal after a real time, and ends the process if it does not stop. Ends when the returned sender is dropped.
+fn watch(limit: Span, progress: Arc<Progress>) -> Option<mpsc::Sender<()>> {
+    if limit.0.is_zero() {
+        return None;
+    }
+    let (sender, ended) = mpsc::channel::<()>();
+    let is_over = move |time: Duration| ended.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Timeout);
+    std::thread::spawn(move || {
+        if !is_over(limit.0) {
+            return;
+        }
+        progress.stop();
+        if is_over(GRACE) {
+            note!("error: {}", simulation::printable(&out_of_time(limit, &progress.phase())));
+            std::process::exit(i32::from(OUT_OF_TIME));
+        }
+    });
+    Some(sender)
+}
+
+/// The file for the page, opened before the rehearsal so that a wrong path is found at once.
+struct Page {
+    path: PathBuf,
+    file: Option<std::fs::File>,
+    /// Whether the file did not exist before.
+    is_new: bool,
+}
+
+impl Page {
+    fn prepare(path: &Path) -> Result<Self, String> {
+        let is_new = !path.exists();
+        let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|e| format!("write {}: {}", path.display(), manifests::os_message(&e)))?;
+        Ok(Self { path: path.to_owned(), file: Some(file), is_new })
+    }
+
+    fn write(mut self, text: &str) -> Result<(), String> {
+        let Some(mut file) = self.file.take() else { return Ok(()) };
+        // A device or a pipe has no length.
+        let written = match file.metadata().is_ok_and(|m| m.is_file()) {
+            true => file.set_len(0).and_then(|()| file.write_all(text.as_bytes())),
+            false => file.write_all(text.as_bytes()),
+        };
+        written.map_err(|e| format!("write {}: {}", self.path.display(), manifests::os_message(&e)))
+    }
+}
+
+impl Drop for Page {
+    /// Removes a file that was made and not written.
+    fn drop(&mut self) {
+        if self.file.is_some() && self.is_new {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn rehearse(o: &SimOptions, progress: Arc<Progress>) -> Result<Rehearsal, Failure> {
     let name = o.scenario.display();
-    let text =
-        std::fs::read_to_string(&o.scenario).map_err(|e| bad(format!("open {name}: {}", manifests::os_message(&e))))?;
+    let bytes = manifests::read_file_within(&o.scenario, MOST_BYTES, FileTypes::RegularAndPipes)
+        .map_err(|why| bad(format!("open {name}: {why}")))?;
+    let text = manifests::decode_text(&bytes);
     let mut scenario = Scenario::decode(&text).map_err(|e| bad(format!("{name}: {e}")))?;
     if let Some(seed) = o.seed {
         scenario.seed = seed;
     }
     read_applied_files(&mut scenario, o.scenario.parent().unwrap_or(Path::new(".")))?;
-    let copy = if o.from_cluster { from_cluster(o)? } else { from_manifests(o)? };
-    let options = Options { timeout: o.timeout.0 };
+    let copy = if o.from_cluster { from_cluster(o, &progress)? } else { from_manifests(o)? };
+    let options = Options { timeout: o.timeout.0, progress };
     simulation::rehearse(scenario, &copy, &options).map_err(|e| match e {
         Error::Input(problems) => {
             // Problems of manifests name their file.
@@ -139,11 +225,18 @@ fn rehearse(o: &SimOptions) -> Result<Rehearsal, Failure> {
 
 /// Reads the files that steps apply. Paths are relative to the scenario.
 fn read_applied_files(scenario: &mut Scenario, base: &Path) -> Result<(), Failure> {
-    for step in &scenario.steps {
+    for (i, step) in scenario.steps.iter().enumerate() {
         let Step::ApplyFiles(files) = step else { continue };
+        if files.is_empty() {
+            return Err(bad(format!("steps[{i}].applyFiles: must name a file")));
+        }
         for file in files {
             let path = base.join(file).to_string_lossy().into_owned();
-            let documents = manifests::read_files(&[path], false).map_err(problems)?;
+            let documents = manifests::read_files_within(&[path], false, MOST_BYTES, FileTypes::Regular)
+                .map_err(|e| problems(e).at(&format!("steps[{i}].applyFiles")))?;
+            if documents.is_empty() {
+                return Err(bad(format!("steps[{i}].applyFiles: {file} has no objects")));
+            }
             let objects = documents.into_iter().map(|d| d.object.into_value()).collect();
             scenario.files.insert(file.clone(), objects);
         }
@@ -152,7 +245,17 @@ fn read_applied_files(scenario: &mut Scenario, base: &Path) -> Result<(), Failur
 }
 
 fn problems(errors: Vec<manifests::Error>) -> Failure {
-    Failure::Input(errors.iter().map(ToString::to_string).collect())
+    Failure::Input(errors.iter().map(manifests::Error::brief).collect())
+}
+
+impl Failure {
+    /// Adds the place in the scenario to problems of input.
+    fn at(self, place: &str) -> Self {
+        match self {
+            Self::Input(problems) => Self::Input(problems.into_iter().map(|p| format!("{place}: {p}")).collect()),
+            other => other,
+        }
+    }
 }
 
 fn from_manifests(o: &SimOptions) -> Result<Copy, Failure> {
@@ -166,8 +269,23 @@ fn from_manifests(o: &SimOptions) -> Result<Copy, Failure> {
         None if o.filename.is_empty() => {
             return Err(bad("one of --filename, --kustomize and --from-cluster is needed"));
         }
-        None => manifests::read_files(&o.filename, o.recursive).map_err(problems)?,
+        None => {
+            let mut documents = Vec::new();
+            for path in &o.filename {
+                let given = std::slice::from_ref(path);
+                let read = manifests::read_files_within(given, o.recursive, MOST_BYTES, FileTypes::RegularAndPipes);
+                let read = read.map_err(problems)?;
+                if read.is_empty() {
+                    return Err(bad(format!("{path} has no objects")));
+                }
+                documents.extend(read);
+            }
+            documents
+        }
     };
+    if let Some(directory) = o.kustomize.as_ref().filter(|_| documents.is_empty()) {
+        return Err(bad(format!("{directory} has no objects")));
+    }
     let source = |d: Document| {
         let Document { source, number, object } = d;
         Source { object, origin: format!("{source}, document {number}") }
@@ -178,7 +296,8 @@ fn from_manifests(o: &SimOptions) -> Result<Copy, Failure> {
     Ok(Copy { sources, live: false, namespace: o.namespace.clone(), described, notes })
 }
 
-fn from_cluster(o: &SimOptions) -> Result<Copy, Failure> {
+fn from_cluster(o: &SimOptions, progress: &Progress) -> Result<Copy, Failure> {
+    progress.set_phase("reading the cluster".into());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -195,10 +314,9 @@ fn from_cluster(o: &SimOptions) -> Result<Copy, Failure> {
     })
 }
 
-fn write(o: &SimOptions, rehearsal: &Rehearsal) -> Result<(), String> {
-    if let Some(path) = &o.html {
-        std::fs::write(path, rehearsal.to_html())
-            .map_err(|e| format!("write {}: {}", path.display(), manifests::os_message(&e)))?;
+fn write(o: &SimOptions, page: Option<Page>, rehearsal: &Rehearsal) -> Result<(), String> {
+    if let Some(page) = page {
+        page.write(&rehearsal.to_html())?;
     }
     match o.output {
         Format::Json => {

@@ -2,6 +2,8 @@
 
 use crate::{Error, os_message};
 use kustomize::{Files, Missing};
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The extensions of files that are read from a directory.
@@ -69,6 +71,33 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Which types of files are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileTypes {
+    /// Regular files alone.
+    Regular,
+    /// Also named pipes, as of `<(command)` in a shell.
+    RegularAndPipes,
+}
+
+/// Reads a file of at most `limit` bytes. Errors with the reason if it is larger, or not of an accepted type.
+pub fn read_file_within(path: &Path, limit: u64, accepted: FileTypes) -> Result<Vec<u8>, String> {
+    let kind = std::fs::metadata(path).map_err(|e| os_message(&e))?.file_type();
+    if kind.is_dir() {
+        return Err("is a directory".into());
+    }
+    if !kind.is_file() && !(kind.is_fifo() && accepted == FileTypes::RegularAndPipes) {
+        return Err("is not a regular file".into());
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| os_message(&e))?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| os_message(&e))?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("is larger than {} MiB", limit >> 20));
+    }
+    Ok(bytes)
 }
 
 /// The file system of the machine.

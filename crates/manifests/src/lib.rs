@@ -5,7 +5,7 @@
 
 mod files;
 
-pub use files::{Disk, expand};
+pub use files::{Disk, FileTypes, expand, read_file_within};
 
 use meta::{Object, Value};
 use std::borrow::Cow;
@@ -18,11 +18,21 @@ pub struct Error {
     pub message: String,
     /// Whether upstream formats it as a list of errors.
     pub aggregate: bool,
+    /// The document that the message repeats, if it does.
+    pub document: Option<String>,
 }
 
 impl Error {
     fn new(message: String) -> Self {
-        Self { message, aggregate: false }
+        Self { message, aggregate: false, document: None }
+    }
+
+    /// The message without the document.
+    pub fn brief(&self) -> String {
+        match &self.document {
+            Some(document) => self.message.replace(&format!(" in '{document}'"), ""),
+            None => self.message.clone(),
+        }
     }
 }
 
@@ -39,6 +49,24 @@ pub struct Document {
 
 /// Reads all objects of files and directories. Errors with every problem, each with its file and document.
 pub fn read_files(paths: &[String], recursive: bool) -> Result<Vec<Document>, Vec<Error>> {
+    read_all(paths, recursive, |path| std::fs::read(path).map_err(|e| os_message(&e)))
+}
+
+/// Like [`read_files`]; refuses files that are larger than `limit` bytes, or not of an accepted type.
+pub fn read_files_within(
+    paths: &[String],
+    recursive: bool,
+    limit: u64,
+    accepted: FileTypes,
+) -> Result<Vec<Document>, Vec<Error>> {
+    read_all(paths, recursive, |path| read_file_within(path, limit, accepted))
+}
+
+fn read_all(
+    paths: &[String],
+    recursive: bool,
+    read: impl Fn(&std::path::Path) -> Result<Vec<u8>, String>,
+) -> Result<Vec<Document>, Vec<Error>> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     for given in paths {
         match expand(std::path::Path::new(given), given, recursive) {
@@ -49,9 +77,9 @@ pub fn read_files(paths: &[String], recursive: bool) -> Result<Vec<Document>, Ve
     let mut documents = Vec::new();
     for path in found {
         let name = path.to_string_lossy().into_owned();
-        match std::fs::read(&path) {
+        match read(&path) {
             Ok(bytes) => read_text(&name, &bytes, &mut documents, &mut errors),
-            Err(e) => errors.push(Error::new(format!("open {name}: {}", os_message(&e)))),
+            Err(why) => errors.push(Error::new(format!("open {name}: {why}"))),
         }
     }
     if errors.is_empty() { Ok(documents) } else { Err(errors) }
@@ -221,7 +249,8 @@ pub fn objects(source: &str, check: Check<'_>, document: Value) -> Result<Vec<Re
         return refuse(format!("json: cannot unmarshal {is} into Go value of type unstructured.detector"));
     };
     if o.kind().is_empty() {
-        return refuse(format!("Object 'Kind' is missing in '{shown}'"));
+        let undecodable = undecodable(source, &format!("Object 'Kind' is missing in '{shown}'"));
+        return Ok(vec![undecodable.map_err(|e| Error { document: Some(shown), ..e })]);
     }
     if o.api_version().is_empty() {
         return Err(invalid(source, "apiVersion not set"));
@@ -279,6 +308,7 @@ fn flatten(source: &str, check: Check<'_>, o: Object, out: &mut Vec<Result<Objec
                 "unable to get type info from the object \"*unstructured.Unstructured\": Object '{field}' is missing in '{what}'"
             ),
             aggregate: true,
+            document: None,
         }),
         None => match check(&o) {
             Ok(()) => Ok(o),

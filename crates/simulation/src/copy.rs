@@ -5,6 +5,7 @@
 
 use crate::control_plane;
 use crate::operations::FOREIGN_OWNER;
+use crate::rehearsal::Progress;
 use client::{Client, FieldValidation, Patch, WriteOptions};
 use meta::{Gvk, Object, Value};
 use serde_json::json;
@@ -70,7 +71,13 @@ struct Loader<'a> {
 
 impl Copy {
     /// Creates all objects. Errors with those that the server refuses, each with its origin.
-    pub(crate) async fn load(&self, cluster: &Cluster, client: Client) -> Result<Loaded, Vec<String>> {
+    /// Ends early if the rehearsal is stopped.
+    pub(crate) async fn load(
+        &self,
+        cluster: &Cluster,
+        client: Client,
+        progress: &Progress,
+    ) -> Result<Loaded, Vec<String>> {
         let namespaces = ["default", "kube-system"].map(str::to_owned).into();
         let (uids, orphans, loaded) = (BTreeMap::new(), BTreeMap::new(), Loaded::default());
         let is_definition = |s: &&Source| s.object.kind() == "CustomResourceDefinition";
@@ -97,7 +104,12 @@ impl Copy {
         }
         sources.sort_by_key(|(rank, i, _)| (*rank, *i));
         let mut errors = Vec::new();
-        for (_, _, source) in sources {
+        let total = sources.len();
+        for (i, (_, _, source)) in sources.into_iter().enumerate() {
+            progress.set_phase(format!("loading object {} of {total}", i + 1));
+            if progress.is_stopped() {
+                break;
+            }
             let result = if self.live {
                 loader.copy(source.object.clone()).await
             } else {

@@ -6,6 +6,8 @@ use crate::invariants::{Checker, Objects};
 use crate::journal::{Journal, Note};
 use crate::operations;
 use crate::recorder::Recorder;
+use crate::references::MOST_PODS;
+use crate::rehearsal::Progress;
 use crate::scenario::{Condition, ObjectName, Propagation, Scenario, Step};
 use crate::trace::{Commit, Trace};
 use client::{DeleteOptions, FieldValidation, Patch, WriteOptions};
@@ -46,6 +48,10 @@ pub enum Reason {
     Request(String),
     #[error("{condition} does not hold after {within:?}: {found}")]
     Unmet { condition: String, within: Duration, found: String },
+    #[error("stopped {0}")]
+    Stopped(String),
+    #[error("there are {0} pods; a rehearsal has at most {MOST_PODS}")]
+    TooManyPods(u64),
     #[error("still writing after {within:?}; the last writes: {last}")]
     Restless { within: Duration, last: String },
 }
@@ -90,6 +96,9 @@ pub(crate) struct Rehearsed {
     pub journal: Arc<Journal>,
     /// When the run ends, whatever it waits for.
     pub limit: Duration,
+    /// When the first step began.
+    pub begun: Option<Duration>,
+    pub progress: Arc<Progress>,
 }
 
 impl Run {
@@ -157,10 +166,10 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the run after this time, whatever it waits for.
-    pub(crate) fn set_limit(&mut self, limit: Duration) {
+    /// Begins the steps of a rehearsal, which end at `limit`, whatever they wait for.
+    pub(crate) fn begin_steps(&mut self, begun: Duration, limit: Duration) {
         if let Some(r) = &mut self.rehearsal {
-            r.limit = limit;
+            (r.begun, r.limit) = (Some(begun), limit);
         }
     }
 
@@ -197,6 +206,22 @@ impl Run {
         let taken = self.trace.take(observe).await;
         if let Some(r) = rehearsal {
             r.recorder.catch_up(self.trace.elapsed());
+            if let Some(begun) = r.begun {
+                let step = self.scenario.steps.get(self.step).map(Step::describe).unwrap_or_default();
+                let time = crate::report::duration(self.trace.elapsed().saturating_sub(begun));
+                r.progress.set_phase(format!(
+                    "at steps[{}] ({step}), {time} of virtual time after the first step",
+                    self.step
+                ));
+            }
+            if r.progress.is_stopped() {
+                let phase = r.progress.phase();
+                return Err(self.failure(Reason::Stopped(phase)));
+            }
+            let pods = r.recorder.pod_count();
+            if pods > MOST_PODS {
+                return Err(self.failure(Reason::TooManyPods(pods)));
+            }
             if self.trace.elapsed() > r.limit {
                 let (within, last) = (r.limit, self.checker.last_changes());
                 return Err(self.failure(Reason::Restless { within, last }));
@@ -375,7 +400,7 @@ impl Run {
                 let mut found = object.map_or(Value::Null, Object::into_value);
                 found["metadata"]["managedFields"] = Value::Null;
                 return Err(self.failure(Reason::Unmet {
-                    condition: serde_json::to_string(condition).unwrap_or_default(),
+                    condition: condition.to_string(),
                     within: condition.within.0,
                     found: found.to_string(),
                 }));

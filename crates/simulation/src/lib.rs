@@ -20,6 +20,7 @@ mod node_spec;
 pub mod nodes;
 pub mod operations;
 mod recorder;
+mod references;
 pub mod rehearsal;
 pub mod report;
 pub mod scenario;

@@ -1,7 +1,8 @@
 //! Nodes as scenarios describe them.
 
 use meta::{Quantity, Value};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -20,16 +21,16 @@ pub struct NodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// Allocatable CPU.
-    #[serde(default = "cpu")]
+    #[serde(default = "cpu", deserialize_with = "quantity")]
     pub cpu: String,
     /// Allocatable memory.
-    #[serde(default = "memory")]
+    #[serde(default = "memory", deserialize_with = "quantity")]
     pub memory: String,
     /// How many pods it runs.
     #[serde(default = "pods")]
     pub pods: u32,
     /// Other allocatable resources.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "quantities")]
     pub resources: BTreeMap<String, String>,
     /// The zones, in turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,6 +54,28 @@ pub struct Taint {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
     pub effect: String,
+}
+
+/// A quantity: a string or a number, as in Kubernetes.
+struct Amount(String);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        match Value::deserialize(d)? {
+            Value::String(text) => Ok(Self(text)),
+            Value::Number(number) => Ok(Self(number.to_string())),
+            _ => Err(D::Error::custom("must be a quantity such as 8 or 500m")),
+        }
+    }
+}
+
+fn quantity<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
+    Amount::deserialize(d).map(|amount| amount.0)
+}
+
+fn quantities<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let amounts = BTreeMap::<String, Amount>::deserialize(d)?;
+    Ok(amounts.into_iter().map(|(name, amount)| (name, amount.0)).collect())
 }
 
 fn cpu() -> String {

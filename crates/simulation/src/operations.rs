@@ -129,6 +129,7 @@ impl UpgradeNodes {
             return Some(("upgradeNodes.maxUnavailable", "must be at least 1".into()));
         }
         match &self.selector {
+            Some(text) if text.trim().is_empty() => Some(("upgradeNodes.selector", "must not be empty".into())),
             Some(_) if !self.nodes.is_empty() => Some(("upgradeNodes", "must have either nodes or selector".into())),
             Some(text) => LabelSelector::parse(text).err().map(|e| ("upgradeNodes.selector", e)),
             None if self.nodes.is_empty() => Some(("upgradeNodes", "must have either nodes or selector".into())),

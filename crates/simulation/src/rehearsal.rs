@@ -8,12 +8,16 @@ use crate::driver::{Failure, Reason, Rehearsed, Run, in_virtual_time};
 use crate::journal::{Journal, Note};
 use crate::node_spec::{NodeSpec, ZONE};
 use crate::recorder::Recorder;
+use crate::references;
 use crate::report::{Basis, Rehearsal, Verdict, duration};
 use crate::scenario::{Scenario, Step};
 use crate::trace::Trace;
 use crate::volumes;
 use auth::user::GROUP_MASTERS;
 use meta::Value;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long nothing must be written before the first step, and how long that is waited for.
@@ -32,11 +36,41 @@ const DEFAULT_NODES: u32 = 3;
 pub struct Options {
     /// How much virtual time the steps may take.
     pub timeout: Duration,
+    /// How far it is; stops it early.
+    pub progress: Arc<Progress>,
+}
+
+/// How far a rehearsal is. Another thread may read it, and stop the rehearsal.
+#[derive(Debug, Default)]
+pub struct Progress {
+    stopped: AtomicBool,
+    phase: Mutex<String>,
+}
+
+impl Progress {
+    /// Stops the rehearsal at the next check, as unfinished.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Sets what it does now.
+    pub fn set_phase(&self, phase: String) {
+        *self.phase.lock() = phase;
+    }
+
+    /// What it does now, such as `loading object 5 of 10`.
+    pub fn phase(&self) -> String {
+        self.phase.lock().clone()
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(4 * 3600) }
+        Self { timeout: Duration::from_secs(4 * 3600), progress: Arc::default() }
     }
 }
 
@@ -46,6 +80,9 @@ pub enum Error {
     /// The scenario or the copy is wrong.
     #[error("{}", .0.join("\n"))]
     Input(Vec<String>),
+    /// It was stopped before its first step.
+    #[error("stopped while {0}")]
+    Stopped(String),
     #[error("cannot start a runtime: {0}")]
     Runtime(#[from] std::io::Error),
 }
@@ -76,6 +113,7 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     scenario.validate_with(&names).map_err(input)?;
     label_nodes(&mut scenario);
     let specs = scenario.node_specs();
+    references::check(&scenario, copy, &specs).map_err(input)?;
     for (i, step) in scenario.steps.iter().enumerate() {
         let objects: Vec<&Value> = match step {
             Step::Create(object) | Step::Apply(object) => vec![object],
@@ -102,12 +140,18 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     let trace = Trace::start(&cluster.server.registry, false);
     let journal = Journal::since(trace.begun());
     let client = cluster.client(auth::User::new("system:admin", &[GROUP_MASTERS])).with_user_agent("scenario");
-    let loaded = copy.load(&cluster, client.clone()).await.map_err(Error::Input)?;
+    let loaded = copy.load(&cluster, client.clone(), &options.progress).await;
+    if options.progress.is_stopped() {
+        return Err(Error::Stopped(options.progress.phase()));
+    }
+    let loaded = loaded.map_err(Error::Input)?;
     notes.extend(loaded.notes);
     plane.journal = Some(journal.clone());
     plane.status_period = STATUS;
     let recorder = Recorder::new(journal.clone(), scenario.expect.clone(), scenario.ignore_budgets);
-    let rehearsed = Rehearsed { recorder, journal: journal.clone(), limit: Duration::MAX };
+    let progress = options.progress.clone();
+    progress.set_phase("bringing the copy to rest".into());
+    let rehearsed = Rehearsed { recorder, journal: journal.clone(), limit: Duration::MAX, begun: None, progress };
     let mut run = Run::begin(&scenario, cluster, plane, trace, Some(rehearsed)).await;
     run.plane.nodes.adopt(loaded.running);
     for spec in &specs {
@@ -119,6 +163,9 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     }
 
     if let Err(failure) = run.wait_until_quiet(CALM, CALM_WITHIN).await {
+        if options.progress.is_stopped() {
+            return Err(Error::Stopped(options.progress.phase()));
+        }
         notes.push(format!("the copy had not come to rest before the first step: {}", failure.reason));
     }
     for (i, expectation) in scenario.expect.iter().enumerate() {
@@ -135,9 +182,10 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     }
     let begun = run.trace.elapsed();
     journal.write(Note::Begin);
-    run.set_limit(begun.saturating_add(options.timeout));
+    run.begin_steps(begun, begun.saturating_add(options.timeout));
     let ended = finish(&mut run, &scenario, begun, options).await;
     let elapsed = run.trace.elapsed();
+    let mut stopped = false;
     let problem = match ended {
         Ok(()) => None,
         Err(failure) => match failure.reason {
@@ -150,7 +198,11 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
                 )));
                 None
             }
-            Reason::Invariant { .. } => Some(failure.reason.to_string()),
+            Reason::Stopped(phase) => {
+                stopped = true;
+                Some(format!("The rehearsal was stopped before its end, {phase}."))
+            }
+            Reason::TooManyPods(_) | Reason::Invariant { .. } => Some(failure.reason.to_string()),
             Reason::Restless { last, .. } => Some(unfinished(&scenario, failure.step, options, &last)),
         },
     };
@@ -160,6 +212,7 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     if problem.is_some() {
         rehearsal.verdict = Verdict::Unfinished;
         rehearsal.problem = problem;
+        rehearsal.stopped = stopped;
     }
     Ok(rehearsal)
 }
@@ -180,7 +233,7 @@ fn unfinished(scenario: &Scenario, step: usize, options: &Options, last: &str) -
     let step = scenario.steps.get(step).map(|s| format!("steps[{step}] ({})", s.describe())).unwrap_or_default();
     let timeout = duration(options.timeout);
     format!(
-        "After {timeout}, the timeout, the rehearsal had not come to rest; it was at {step}. The last writes: {last}"
+        "After {timeout}, the timeout, the rehearsal had not come to rest; it was at {step}. A longer timeout allows more. The last writes: {last}"
     )
 }
 

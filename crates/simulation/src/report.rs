@@ -73,6 +73,8 @@ pub struct Rehearsal {
     pub verdict: Verdict,
     /// Why it is unfinished.
     pub problem: Option<String>,
+    /// Whether it is unfinished because it was stopped.
+    pub stopped: bool,
     pub seed: u64,
     /// How much virtual time the steps took.
     pub elapsed: Duration,
@@ -136,6 +138,7 @@ impl Rehearsal {
         Self {
             verdict,
             problem: None,
+            stopped: false,
             seed,
             elapsed,
             basis,

@@ -14,6 +14,7 @@ use codec::yaml;
 use meta::Value;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 /// A scenario.
@@ -177,15 +178,12 @@ impl Step {
             Self::WaitFor(c) => format!("wait for {}", c.object),
             Self::Settle { .. } => "heal everything and settle".into(),
             Self::Rest { .. } => "wait until nothing changes".into(),
+            Self::ApplyFiles(files) => format!("apply {}", files.join(", ")),
             other => match serde_json::to_value(other).unwrap_or_default() {
-                Value::String(name) => name,
                 Value::Object(fields) => {
-                    let fields = fields
-                        .iter()
-                        .map(|(k, v)| format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), str::to_owned)));
-                    fields.collect::<Vec<_>>().join(", ")
+                    fields.iter().map(|(k, v)| format!("{k} {}", plain(v))).collect::<Vec<_>>().join(", ")
                 }
-                _ => String::new(),
+                name => plain(&name),
             },
         }
     }
@@ -193,6 +191,17 @@ impl Step {
     /// A settlement with the default limits.
     pub fn settle() -> Self {
         Self::Settle { quiet: quiet(), within: limit() }
+    }
+}
+
+/// A value as text without the marks of JSON.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) => fields.iter().map(|(k, v)| format!("{k} {}", plain(v))).collect::<Vec<_>>().join(" "),
+        Value::Null => "nothing".into(),
+        other => other.to_string(),
     }
 }
 
@@ -262,6 +271,21 @@ impl Condition {
     }
 }
 
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.object)?;
+        if self.absent {
+            return f.write_str(" is absent");
+        }
+        let mut parts: Vec<String> = self.condition.iter().map(|c| format!("the condition {c}")).collect();
+        parts.extend(self.fields.iter().map(|(path, value)| format!("{path} {}", plain(value))));
+        match parts.is_empty() {
+            true => f.write_str(" exists"),
+            false => write!(f, " with {}", parts.join(", ")),
+        }
+    }
+}
+
 /// Why a text is no scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseError {
@@ -276,6 +300,9 @@ pub enum ParseError {
 
 /// How deep the objects of a scenario may be nested.
 const MOST_LEVELS: usize = 1_000;
+
+/// The latest start of a scenario, in seconds: 3000-01-01.
+const LATEST_START: i64 = 32_503_680_000;
 
 impl Scenario {
     /// Parses YAML or JSON, and validates it.
@@ -324,6 +351,9 @@ impl Scenario {
             && l.maximum < l.minimum
         {
             return error("latency.maximum".into(), "must not be less than minimum");
+        }
+        if self.start.is_some_and(|start| !(0..=LATEST_START).contains(&start.as_second())) {
+            return error("start".into(), "must be between the years 1970 and 3000");
         }
         let mut known = BTreeSet::new();
         for (i, node) in self.nodes.iter().enumerate() {

@@ -3,8 +3,9 @@
 //! Secrets and ConfigMaps are not read: nothing simulated uses their contents.
 
 use crate::copy::{Copy, Source};
-use client::{ApiResource, Client, ListOptions};
+use client::{ApiResource, Client, ListLimits, ListOptions};
 use meta::{Object, Value};
+use std::time::Duration;
 
 /// The kinds that are copied: group, version, resource, kind, and whether its objects are in namespaces.
 const KINDS: [(&str, &str, &str, &str, bool); 26] = [
@@ -60,6 +61,8 @@ const COUNTED: [(&str, &str, &str, &str, &str); 4] = [
     ),
     ("apiregistration.k8s.io", "v1", "apiservices", "APIService", "with a service behind them are not served"),
 ];
+/// How much of each list is read.
+const LIMITS: ListLimits = ListLimits { pages: 1_000, bytes: 1 << 30, time: Duration::from_secs(300) };
 /// The size of a page.
 const PAGE: u32 = 500;
 
@@ -121,5 +124,13 @@ pub async fn read(client: &Client, server: &str) -> Result<Copy, client::Error> 
 
 async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<Object>, client::Error> {
     let options = ListOptions { limit: PAGE, ..ListOptions::default() };
-    Ok(client.dynamic(resource).list_all(&options).await?.items)
+    let items: Vec<Object> = client.dynamic(resource).list_within(&options, &LIMITS).await?;
+    // Items of lists have no kind, or their own.
+    match items.iter().map(Object::kind).find(|kind| !kind.is_empty() && *kind != resource.kind()) {
+        Some(kind) => {
+            let why = format!("the list of {} has an object of the kind {kind:?}", resource.gvr().resource);
+            Err(client::Error::Unexpected(why))
+        }
+        None => Ok(items),
+    }
 }

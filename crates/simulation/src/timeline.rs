@@ -75,6 +75,26 @@ impl Kind {
         )
     }
 
+    /// The order of events of one time: what happens to nodes, then to pods, then to what consists of pods.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Step => 0,
+            Self::DrainBegan | Self::RolloutBegan => 1,
+            Self::Cordoned | Self::NodeDown | Self::NodeUp => 2,
+            Self::NodeNotReady | Self::NodeReady => 3,
+            Self::Evicted | Self::Preempted | Self::Deleted | Self::Lost | Self::Ended | Self::NotReady => 4,
+            Self::Pending | Self::Started => 5,
+            Self::Ready => 6,
+            Self::Unavailable => 7,
+            Self::NoEndpoints | Self::BudgetBroken => 8,
+            Self::DrainBlocked => 9,
+            Self::RolloutStuck | Self::RolloutEnded | Self::DrainEnded => 10,
+            Self::Uncordoned => 11,
+            Self::Failed => 12,
+            Self::Remark => 13,
+        }
+    }
+
     /// The kind in words.
     pub(crate) fn label(self) -> &'static str {
         match self {
@@ -194,7 +214,8 @@ impl Timeline {
             let entry = &mut self.entries[i];
             let blocked = kind == Kind::DrainBlocked;
             let together = if blocked { 10 * TOGETHER } else { TOGETHER };
-            if entry.step == self.step && entry.until.unwrap_or(entry.at) + together >= at {
+            let same_step = blocked || entry.step == self.step;
+            if same_step && entry.until.unwrap_or(entry.at) + together >= at {
                 let known = entry.names.iter().any(|n| n == pod);
                 entry.count += usize::from(!blocked || !known);
                 entry.until = Some(at);
@@ -210,7 +231,9 @@ impl Timeline {
         }
         let (_, object, node, text, cause) = group.clone();
         let names = if pod.is_empty() { Vec::new() } else { vec![pod.to_owned()] };
-        self.entries.push(Entry { at, until: None, kind, object, node, text, cause, step: self.step, count: 1, names });
+        // A refusal is one moment, until another one follows.
+        let until = (kind == Kind::DrainBlocked).then_some(at);
+        self.entries.push(Entry { at, until, kind, object, node, text, cause, step: self.step, count: 1, names });
         self.groups.insert(group, self.entries.len() - 1);
         Some(self.entries.len() - 1)
     }
@@ -230,8 +253,19 @@ impl Timeline {
         }
     }
 
+    /// Ends the entries of refused evictions on a node that have lasted until now, when its drain ends.
+    pub fn end_blocked(&mut self, node: &Subject, at: Duration) {
+        let blocked = self.entries.iter_mut().filter(|e| e.kind == Kind::DrainBlocked && e.object == *node);
+        for entry in blocked.filter(|e| e.until.unwrap_or(e.at) + 10 * TOGETHER >= at) {
+            entry.until = Some(at);
+        }
+    }
+
+    /// The entries in the order of time, and at one time causes before their effects.
     pub fn into_entries(self) -> Vec<Entry> {
-        self.entries
+        let mut entries = self.entries;
+        entries.sort_by_key(|e| (e.at, e.step, e.kind.rank()));
+        entries
     }
 }
 
@@ -259,6 +293,32 @@ mod tests {
             [(8, 5), (1, 1), (1, 1), (1, 1)]
         );
         assert_eq!(entries[0].until, Some(Duration::from_millis(700)));
+    }
+
+    #[test]
+    fn entries_of_one_time_are_ordered_by_cause() {
+        let mut timeline = Timeline::default();
+        let at = Duration::from_secs(5);
+        for kind in [Kind::BudgetBroken, Kind::Unavailable, Kind::Lost, Kind::NodeDown, Kind::Step] {
+            timeline.add(at, kind, event("p", "c"));
+        }
+        let kinds: Vec<Kind> = timeline.into_entries().iter().map(|e| e.kind).collect();
+        assert_eq!(kinds, [Kind::Step, Kind::NodeDown, Kind::Lost, Kind::Unavailable, Kind::BudgetBroken]);
+    }
+
+    #[test]
+    fn refused_evictions_end_with_their_drain() {
+        let mut timeline = Timeline::default();
+        let node = Subject::new("Node", "", "a");
+        let refused = || Event { object: node.clone(), cause: Some("budget".into()), pod: "p", ..Event::default() };
+        let at = Duration::from_secs;
+        timeline.add(at(1), Kind::DrainBlocked, refused());
+        for second in [60, 65, 70] {
+            timeline.add(at(second), Kind::DrainBlocked, refused());
+        }
+        timeline.end_blocked(&node, at(73));
+        let times: Vec<_> = timeline.into_entries().iter().map(|e| (e.at, e.until)).collect();
+        assert_eq!(times, [(at(1), Some(at(1))), (at(60), Some(at(73)))]);
     }
 
     #[test]

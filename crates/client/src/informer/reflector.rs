@@ -2,7 +2,7 @@
 
 use super::View;
 use super::cache::{Entry, Shared};
-use crate::api::{Listed, Watched};
+use crate::api::{Listed, Watched, repeated_page};
 use crate::backoff::{Backoff, unit};
 use crate::shared::{Batch, Batches, Kind, Stored};
 use crate::watch::RawEvents;
@@ -10,6 +10,8 @@ use crate::{Api, Error, ListOptions, WatchEvent, WatchOptions};
 use bytes::Bytes;
 use futures::StreamExt;
 use meta::{Object, Rng};
+use serde::Deserialize;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use supervisor::Setter;
@@ -26,6 +28,18 @@ const PAGE: u32 = 500;
 
 /// Byte limit of a list from a server in another process; protects against endless pagination.
 const MAX_COPIED: usize = 512 << 20;
+/// How long a list may take.
+const MOST_TIME: Duration = Duration::from_secs(600);
+/// The kind of objects of which the server sends the metadata alone.
+const PARTIAL: &str = "PartialObjectMetadata";
+
+/// The kind of an object.
+#[derive(Deserialize)]
+struct Kinded<'a> {
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+}
+
 /// Minimum cost of a page, besides its items.
 const MIN_PAGE_COST: usize = 64 << 10;
 
@@ -79,29 +93,33 @@ impl<V: View> Reflector<V> {
             tokio::pin!(recovered);
             recovered.as_mut().enable();
             state = match state {
-                State::List { resource_version } => match self.caught("list", self.list(resource_version)).await {
-                    Ok(at) => {
-                        self.answered();
-                        self.connected();
-                        self.synced.set();
-                        State::Watch { resource_version: at }
-                    }
-                    // The store can answer what a cache could not.
-                    Err(e) if e.is_expired() && !resource_version.is_empty() => State::List { resource_version: "" },
-                    Err(e) => {
-                        self.log_error("list", &e);
-                        let delay = tokio::time::sleep(backoff.next(&*self.rng));
-                        if e.is_unanswered() {
-                            self.shared.connection.set(false);
-                            Self::recovered(recovered, delay).await;
-                        } else {
+                State::List { resource_version } => {
+                    match self.caught("list", self.list_in_time(resource_version)).await {
+                        Ok(at) => {
                             self.answered();
                             self.connected();
-                            delay.await;
+                            self.synced.set();
+                            State::Watch { resource_version: at }
                         }
-                        State::List { resource_version }
+                        // The store can answer what a cache could not.
+                        Err(e) if e.is_expired() && !resource_version.is_empty() => {
+                            State::List { resource_version: "" }
+                        }
+                        Err(e) => {
+                            self.log_error("list", &e);
+                            let delay = tokio::time::sleep(backoff.next(&*self.rng));
+                            if e.is_unanswered() {
+                                self.shared.connection.set(false);
+                                Self::recovered(recovered, delay).await;
+                            } else {
+                                self.answered();
+                                self.connected();
+                                delay.await;
+                            }
+                            State::List { resource_version }
+                        }
                     }
-                },
+                }
                 State::Watch { resource_version } => {
                     let start = Instant::now();
                     let ended = self.caught("watch", self.watched(resource_version)).await;
@@ -181,6 +199,12 @@ impl<V: View> Reflector<V> {
         tracing::debug!(resource = ?self.api.resource(), "{verb}: {e}");
     }
 
+    /// Lists all objects. Fails if the server sends them too slowly.
+    async fn list_in_time(&self, resource_version: &str) -> Result<String, Error> {
+        let late = |_| Error::Unexpected(format!("the list did not end within {MOST_TIME:?}"));
+        tokio::time::timeout(MOST_TIME, self.list(resource_version)).await.map_err(late)?
+    }
+
     async fn list(&self, resource_version: &str) -> Result<String, Error> {
         let mut options = ListOptions {
             label_selector: self.label_selector.clone(),
@@ -219,6 +243,9 @@ impl<V: View> Reflector<V> {
                 self.shared.reached(&revision);
                 return Ok(revision);
             }
+            if continue_token == options.continue_token {
+                return Err(repeated_page());
+            }
             // In one process a page may come without waiting: yield to other tasks.
             tokio::task::yield_now().await;
             options.continue_token = continue_token;
@@ -237,6 +264,12 @@ impl<V: View> Reflector<V> {
 
     fn whole(&self, bytes: Bytes) -> Result<Arc<Stored>, Error> {
         let undecodable = |source| Error::Decode { what: format!("{:?}", self.api.resource()), source };
+        let Kinded { kind } = serde_json::from_slice(&bytes).map_err(undecodable)?;
+        // Items of lists have no kind.
+        if !kind.is_empty() && kind != self.api.resource().kind() && kind != PARTIAL {
+            let why = format!("the server sent a {kind} in place of a {}", self.api.resource().kind());
+            return Err(Error::Unexpected(why));
+        }
         Stored::whole(bytes).map(Arc::new).map_err(undecodable)
     }
 

@@ -34,6 +34,10 @@ struct Server {
     compacted: u64,
     /// Each page of a list refers to another page.
     endless: bool,
+    /// Each page of a list refers to itself.
+    repeats: bool,
+    /// Sent in place of lists.
+    instead: Option<Value>,
 }
 
 impl Server {
@@ -69,8 +73,16 @@ impl Server {
             Response::builder().status(code).body(body).unwrap()
         };
         if !query.contains("watch=true") {
-            if self.endless {
+            if let Some(object) = &self.instead {
+                return full(200, object.clone());
+            }
+            if self.repeats {
                 return full(200, json!({"metadata": {"resourceVersion": "1", "continue": "more"}, "items": []}));
+            }
+            if self.endless {
+                self.revision += 1;
+                let token = self.revision.to_string();
+                return full(200, json!({"metadata": {"resourceVersion": "1", "continue": token}, "items": []}));
             }
             let items: Vec<&Value> = self.objects.values().collect();
             return full(200, json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items}));
@@ -381,6 +393,96 @@ async fn an_endless_list_is_an_error() {
     while t.seen.lock().last().is_none_or(|l| l != "d/a 1>9") {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+}
+
+/// A server that sends anything but the list: the cache keeps what it has, and recovers.
+#[tokio::test(start_paused = true)]
+async fn lists_of_hostile_servers_are_errors() {
+    let pod = json!({"kind": "Pod", "metadata": {"name": "p"}});
+    let stranger = json!({"kind": "ThingList", "metadata": {"resourceVersion": "9"},
+        "items": [{"kind": "Pod", "metadata": {"name": "p", "namespace": "d"}, "spec": {"n": 1}}]});
+    for instead in [Some(pod), Some(stranger), None] {
+        let t = start();
+        t.informer.synced().await;
+        {
+            let mut s = t.server.lock();
+            (s.repeats, s.compacted) = (instead.is_none(), u64::MAX);
+            s.instead = instead;
+            s.requests.clear();
+            s.watchers.clear();
+        }
+        let requests = || t.server.lock().requests.len();
+        while requests() < 10 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(t.informer.cache().len(), 2, "nothing was replaced");
+        {
+            let mut s = t.server.lock();
+            (s.repeats, s.instead, s.compacted) = (false, None, 0);
+        }
+        t.server.lock().put("a", 9, "x");
+        while t.seen.lock().last().is_none_or(|l| l != "d/a 1>9") {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// A watch with garbage, or with an object of another kind, ends, and the next one continues where it was.
+#[tokio::test(start_paused = true)]
+async fn watches_of_hostile_servers_are_errors() {
+    let t = start();
+    t.informer.synced().await;
+    t.expect(&["d/a ->1", "d/b ->2"]).await;
+    let stranger = json!({"type": "ADDED", "object": {"kind": "Pod", "metadata": {"name": "p", "namespace": "d",
+        "resourceVersion": "99"}, "spec": {"n": 1}}});
+    for garbage in ["<html>\n", "{\"type\": 5}\n", "\u{0}\u{1}\n", &format!("{stranger}\n")] {
+        while t.server.lock().watchers.is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for w in std::mem::take(&mut t.server.lock().watchers) {
+            let _ = w.send(Ok(http_body::Frame::data(Bytes::from(garbage.to_owned()))));
+        }
+    }
+    while t.server.lock().watchers.is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    t.server.lock().put("a", 7, "x");
+    t.expect(&["d/a 1>7"]).await;
+    assert_eq!(t.informer.cache().len(), 2, "the stranger is not in the cache");
+}
+
+/// The limits of lists from servers that are not trusted.
+#[tokio::test(start_paused = true)]
+async fn lists_end_at_their_limits() {
+    let server: Arc<Mutex<Server>> = Arc::default();
+    let s = server.clone();
+    let answer = move |r: Request<Bytes>| {
+        let answer = s.lock().answer(&r);
+        async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            answer
+        }
+    };
+    let client = Client::new(InProcess(answer), "test");
+    let api = client.dynamic(&crate::ApiResource::named("", "v1", "things", "Thing", true));
+    let limits = crate::ListLimits { pages: 50, bytes: 1 << 20, time: Duration::from_secs(600) };
+    let problem = async |limits: crate::ListLimits| {
+        let listed = api.list_within(&crate::ListOptions::default(), &limits).await;
+        listed.map(|items| items.len()).map_err(|e| e.to_string())
+    };
+    server.lock().put("a", 1, "x");
+    assert_eq!(problem(limits).await, Ok(1));
+    server.lock().endless = true;
+    let failed = |why: &str| Err(format!("unexpected answer: {why}"));
+    assert_eq!(problem(limits).await, failed("the list has more than 50 pages"));
+    let slow = crate::ListLimits { time: Duration::from_secs(10), ..limits };
+    assert_eq!(problem(slow).await, failed("the list did not end within 10s"));
+    let small = crate::ListLimits { bytes: 100, ..limits };
+    assert!(problem(small).await.is_err_and(|e| e.contains("the answer has more than")));
+    server.lock().repeats = true;
+    assert_eq!(problem(limits).await, failed("the list does not end: a page continues with itself"));
+    server.lock().instead = Some(json!({"kind": "Pod", "metadata": {"name": "p"}}));
+    assert_eq!(problem(limits).await, failed("the server sent a Pod in place of a list of things"));
 }
 
 #[test]

@@ -109,6 +109,54 @@ fn exit_codes_tell_what_happened() {
     check(&sim(d, &["--from-cluster", "--kubeconfig", "absent", "held.yaml"]), 2, "", "absent");
 }
 
+/// Clauses: G05.bad-input
+#[test]
+fn files_that_are_no_manifests_are_refused() {
+    let d = directory();
+    let d = d.path();
+    write(
+        d,
+        &[
+            ("web.yaml", WEB),
+            ("empty.yaml", "# nothing\n"),
+            ("s.yaml", "steps: []"),
+            ("zero.yaml", "steps: [{applyFiles: [/dev/zero]}]"),
+            ("nothing.yaml", "steps: [{applyFiles: [empty.yaml]}]"),
+            ("nokind.yaml", "{a: {secret: x}}"),
+            ("typo.yaml", "steps: [{breakImage: 'web:9'}]"),
+        ],
+    );
+    check(&sim(d, &["-f", "web.yaml,empty.yaml", "s.yaml"]), 2, "", "error: empty.yaml has no objects");
+    check(&sim(d, &["-f", "/dev/zero", "s.yaml"]), 2, "", "error: open /dev/zero: is not a regular file");
+    check(&sim(d, &["-f", "web.yaml", "/dev/zero"]), 2, "", "error: open /dev/zero: is not a regular file");
+    let zero = sim(d, &["-f", "web.yaml", "zero.yaml"]);
+    check(&zero, 2, "", "error: steps[0].applyFiles: open /dev/zero: is not a regular file");
+    let nothing = sim(d, &["-f", "web.yaml", "nothing.yaml"]);
+    check(&nothing, 2, "", "error: steps[0].applyFiles: empty.yaml has no objects");
+    let large = std::fs::File::create(d.join("large.yaml")).unwrap();
+    large.set_len(65 << 20).unwrap();
+    check(&sim(d, &["-f", "large.yaml", "s.yaml"]), 2, "", "error: open large.yaml: is larger than 64 MiB");
+    let unknown = sim(d, &["-f", "nokind.yaml", "s.yaml"]);
+    check(&unknown, 2, "", "Object 'Kind' is missing\n");
+    check(&sim(d, &["-f", "web.yaml", "typo.yaml"]), 2, "", "error: typo.yaml: steps[0].breakImage: no container has");
+    // The page is checked first, and removed if there is nothing to write.
+    let both = sim(d, &["-f", "web.yaml", "--html", "no/page.html", "typo.yaml"]);
+    check(&both, 1, "", "error: write no/page.html: no such file or directory");
+    check(&sim(d, &["-f", "web.yaml", "--html", "page.html", "typo.yaml"]), 2, "", "breakImage");
+    assert!(!d.join("page.html").exists());
+}
+
+/// Clauses: G05.exit-codes
+#[test]
+fn a_rehearsal_ends_after_its_real_time() {
+    let d = directory();
+    let d = d.path();
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: again}, spec: {backoffLimit: 100000, completions: 100000, parallelism: 20, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}";
+    write(d, &[("job.yaml", job), ("s.yaml", "steps: [{advance: 100000d}]")]);
+    let output = sim(d, &["-f", "job.yaml", "--timeout", "100000d", "--max-real-time", "5s", "s.yaml"]);
+    check(&output, 5, "", "error: stopped after 5s of real time (--max-real-time): ");
+}
+
 /// Clauses: G05.deterministic, G05.report
 #[test]
 fn the_same_seed_gives_the_same_output_and_page() {

@@ -67,6 +67,7 @@ pub(crate) struct Recorder {
     /// What the current commit changed.
     touched: BTreeSet<Subject>,
     touched_services: BTreeSet<Subject>,
+    touched_budgets: BTreeSet<Subject>,
 }
 
 impl Recorder {
@@ -90,7 +91,13 @@ impl Recorder {
             last_change: Duration::ZERO,
             touched: BTreeSet::new(),
             touched_services: BTreeSet::new(),
+            touched_budgets: BTreeSet::new(),
         }
+    }
+
+    /// The number of pods.
+    pub fn pod_count(&self) -> u64 {
+        self.pods.len() as u64
     }
 
     /// When something was written last, other than heartbeats, events, and the jobs of CronJobs.
@@ -111,7 +118,7 @@ impl Recorder {
                 "nodes" => self.node_changed(at, change),
                 "services" => self.service_changed(change),
                 "discovery.k8s.io/endpointslices" => self.slice_changed(change),
-                "policy/poddisruptionbudgets" => self.budget_changed(at, change),
+                "policy/poddisruptionbudgets" => self.budget_changed(change),
                 resource => {
                     if let Some((_, kind)) = workload::KINDS.iter().find(|(r, _)| *r == resource) {
                         self.workload_changed(at, kind, change);
@@ -137,6 +144,9 @@ impl Recorder {
         }
         for subject in std::mem::take(&mut self.touched_services) {
             self.evaluate_service(at, &subject);
+        }
+        for subject in std::mem::take(&mut self.touched_budgets) {
+            self.evaluate_budget(at, &subject);
         }
     }
 
@@ -192,6 +202,7 @@ impl Recorder {
                 };
                 (row.ended, row.outcome) = (Some(at), outcome.clone());
                 let (began, took) = (row.began, at.saturating_sub(row.began));
+                self.timeline.end_blocked(&node_subject(&node), at);
                 self.event(at, Kind::DrainEnded, about(node_subject(&node), &outcome));
                 for expectation in self.expectations.clone() {
                     if let Expectation::Drain { within } = &expectation
@@ -270,6 +281,9 @@ impl Recorder {
         self.catch_up(at);
         self.finish_pods(at);
         self.finish_rollouts(at);
+        for drain in self.drains.iter().filter(|d| d.ended.is_none()) {
+            self.timeline.end_blocked(&Subject::new("Node", "", &drain.node), at);
+        }
         for expectation in self.expectations.clone() {
             let Expectation::Drain { within } = &expectation else { continue };
             let late = self.drains.iter().filter(|d| d.ended.is_none() && at.saturating_sub(d.began) > within.0);

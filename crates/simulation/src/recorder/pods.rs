@@ -17,7 +17,7 @@ pub(super) struct Pod {
     pub key: (String, String),
     pub workload: Option<Subject>,
     pub node: String,
-    labels: Arc<Value>,
+    pub labels: Arc<Value>,
     pub created: Duration,
     running: bool,
     ready: bool,
@@ -148,6 +148,9 @@ impl Recorder {
         self.touch_services(|pod| ids.contains(pod));
         for (id, pod) in lost {
             self.lost(&pod, pod.serves(), Kind::Lost, Some(&cause));
+            if pod.serves() {
+                self.machine_changed(&pod, 1);
+            }
             self.set_pod(&id, Some(Pod { dead: true, ..pod.clone() }));
             let (object, text) = (pod.subject(), String::new());
             self.event(at, Kind::Lost, Event { object, node, text, cause: Some(cause.clone()), pod: &pod.key.1 });
@@ -246,7 +249,11 @@ impl Recorder {
     /// The containers of a pod run.
     pub(super) fn containers_started(&mut self, id: &str) {
         let Some(pod) = self.pods.get(id).filter(|p| p.dead).cloned() else { return };
-        self.set_pod(id, Some(Pod { dead: false, ..pod }));
+        let pod = Pod { dead: false, ..pod };
+        if pod.serves() {
+            self.machine_changed(&pod, -1);
+        }
+        self.set_pod(id, Some(pod));
         self.touch_services(|other| other == id);
     }
 
@@ -261,6 +268,13 @@ impl Recorder {
         let selects = |s: &meta::LabelSelector| s.matches(|key| pod.labels[key].as_str());
         let mut budgets = self.budgets.iter().filter(|(s, b)| s.namespace == namespace && selects(&b.selector));
         budgets.next().map(|(subject, _)| subject.to_string())
+    }
+
+    /// How many selected pods the API shows as ready although their machine is down.
+    pub(super) fn unnoticed(&self, namespace: &str, selector: &meta::LabelSelector) -> i64 {
+        let unnoticed = |p: &&Pod| p.key.0 == namespace && p.dead && p.ready && !p.leaving;
+        let selected = |p: &&Pod| selector.matches(|key| p.labels[key].as_str());
+        self.pods.values().filter(unnoticed).filter(selected).count() as i64
     }
 
     /// The workloads of the pods that a selector selects.

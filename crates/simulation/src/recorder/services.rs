@@ -1,6 +1,7 @@
 //! Services and their endpoints, and disruption budgets.
 
 use super::Recorder;
+use super::pods::Pod;
 use crate::expectations::Expectation;
 use crate::level::{Level, Turn};
 use crate::timeline::{Event, Kind, Subject};
@@ -22,10 +23,15 @@ pub(crate) struct Service {
     entry: Option<usize>,
 }
 
-/// A budget and the pods that it protects, as its controller counts them.
+/// A budget and the pods that it protects.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub selector: LabelSelector,
+    /// The healthy pods as its controller counted them the last time.
+    counted: i64,
+    /// How many of those are on machines that went down, which the controller has not noticed.
+    unnoticed: i64,
+    /// The pods that are healthy now.
     pub healthy: i64,
     pub required: i64,
     /// The fewest healthy pods since the start.
@@ -114,28 +120,47 @@ impl Recorder {
         }
     }
 
-    pub(super) fn budget_changed(&mut self, at: Duration, change: &ObjectChange) {
+    pub(super) fn budget_changed(&mut self, change: &ObjectChange) {
         let subject = Subject::new("PodDisruptionBudget", &change.key.namespace, &change.key.name);
         let Some(object) = &change.new else {
             self.budgets.remove(&subject);
             return;
         };
         let number = |field: &str| object["status"][field].as_i64().unwrap_or(0);
-        let (healthy, required) = (number("currentHealthy"), number("desiredHealthy"));
+        let (counted, required) = (number("currentHealthy"), number("desiredHealthy"));
         let selector =
             LabelSelector::from_value(Some(&object["spec"]["selector"])).unwrap_or_else(|_| LabelSelector::none());
+        let dead = self.unnoticed(&subject.namespace, &selector);
         let budget = self.budgets.entry(subject.clone()).or_insert_with(|| Budget {
             selector: LabelSelector::none(),
-            healthy,
+            counted,
+            unnoticed: dead,
+            healthy: counted - dead,
             required,
-            minimum: healthy,
+            minimum: counted - dead,
             broken: Duration::ZERO,
             broken_since: None,
             entry: None,
         });
-        budget.selector = selector;
+        (budget.selector, budget.counted, budget.unnoticed, budget.required) = (selector, counted, dead, required);
+        self.touched_budgets.insert(subject);
+    }
+
+    /// A pod that the API shows as ready serves no more, because its machine went down, or serves again.
+    pub(super) fn machine_changed(&mut self, pod: &Pod, delta: i64) {
+        for (subject, budget) in &mut self.budgets {
+            if subject.namespace == pod.key.0 && budget.selector.matches(|key| pod.labels[key].as_str()) {
+                budget.unnoticed = (budget.unnoticed + delta).max(0);
+                self.touched_budgets.insert(subject.clone());
+            }
+        }
+    }
+
+    pub(super) fn evaluate_budget(&mut self, at: Duration, subject: &Subject) {
+        let Some(budget) = self.budgets.get_mut(subject) else { return };
+        let (healthy, required) = (budget.counted - budget.unnoticed, budget.required);
         let fell = healthy < budget.healthy;
-        (budget.healthy, budget.required) = (healthy, required);
+        budget.healthy = healthy;
         budget.minimum = budget.minimum.min(healthy);
         let text = format!("{healthy} healthy pods, {required} required");
         let what = format!("{subject} has its healthy pods");
@@ -145,26 +170,26 @@ impl Recorder {
                 let (entry, text) =
                     (budget.entry.take(), format!("{} healthy pods, {required} required", budget.minimum));
                 self.timeline.end(entry, at, text);
-                self.violations.update(at, what, &subject, None, None);
+                self.violations.update(at, what, subject, None, None);
             }
         } else if fell && self.begun && budget.broken_since.is_some() {
             // The worst moment counts.
             let missing = (required - healthy).unsigned_abs();
             if !self.ignore_budgets {
-                self.violations.update(at, what, &subject, Some((missing, text)), None);
+                self.violations.update(at, what, subject, Some((missing, text)), None);
             }
         } else if fell && self.begun {
             // More replicas demand more healthy pods, but none is lost.
             budget.broken_since = Some(at);
-            let cause = self.last_loss(&change.key.namespace, &subject);
+            let cause = self.last_loss(&subject.namespace, subject);
             let event = Event { object: subject.clone(), text: text.clone(), cause: cause.clone(), ..Event::default() };
             let entry = self.event(at, Kind::BudgetBroken, event);
-            if let Some(budget) = self.budgets.get_mut(&subject) {
+            if let Some(budget) = self.budgets.get_mut(subject) {
                 budget.entry = entry;
             }
             if !self.ignore_budgets {
                 let missing = (required - healthy).unsigned_abs();
-                self.violations.update(at, what, &subject, Some((missing, text)), cause.as_ref());
+                self.violations.update(at, what, subject, Some((missing, text)), cause.as_ref());
             }
         }
     }

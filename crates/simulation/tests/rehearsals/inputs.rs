@@ -83,6 +83,46 @@ fn mistakes_in_scenarios_are_named_with_their_path() {
             "steps[0]: scale: deployments.apps \"db\" not found",
         ),
         ("steps: [{scale: {object: deployment/web, replicas: -1}}]", "steps[0]: scale: "),
+        (
+            "steps: [{rollout: {object: deployment/wbe, image: x}}]",
+            "steps[0].rollout.object: there is no deployment default/wbe",
+        ),
+        (
+            "steps: [{rollout: {object: deployment/web, image: x, container: d}}]",
+            "steps[0].rollout.container: deployment default/web has no container \"d\"",
+        ),
+        ("steps: [{breakImage: 'wbe:1'}]", "steps[0].breakImage: no container has the image \"wbe:1\""),
+        ("steps: [{load: {app: wbe, milliCores: 5}}]", "steps[0].load.app: no pod has the label app=wbe"),
+        (
+            "steps: [{waitFor: {object: deployment/wbe, within: 1s}}]",
+            "steps[0].waitFor.object: there is no deployment default/wbe",
+        ),
+        ("steps: [{upgradeNodes: {selector: ''}}]", "steps[0].upgradeNodes.selector: must not be empty"),
+        (
+            "steps: [{upgradeNodes: {selector: role=gpu}}]",
+            "steps[0].upgradeNodes.selector: no node has the labels role=gpu",
+        ),
+        (
+            "{assume: {pods: [{image: 'wbe:*', ready: 1s}]}, steps: []}",
+            "assume.pods[0].image: no container has an image that matches \"wbe:*\"",
+        ),
+        (
+            "{assume: {pods: [{labels: {app: wbe}, ready: 1s}]}, steps: []}",
+            "assume.pods[0].labels: no pod has the label app=wbe",
+        ),
+        (
+            "{assume: {pods: [{workload: deployment/wbe, ready: 1s}]}, steps: []}",
+            "assume.pods[0].workload: there is no deployment default/wbe",
+        ),
+        (
+            "steps: [{scale: {object: deployment/web, replicas: 2147483647}}]",
+            "steps[0]: 2147483647 pods are too many: a rehearsal has at most 50000",
+        ),
+        (
+            "{nodes: [{name: a, count: 9000}, {name: b, count: 9000}], steps: []}",
+            "nodes: 18000 nodes are too many: a scenario has at most 10000",
+        ),
+        ("{start: '9999-12-30T00:00:00Z', steps: [{advance: 1h}]}", "start: must be between the years 1970 and 3000"),
     ] {
         let found = problems(&copy, scenario);
         assert!(found.len() == 1 && found[0].starts_with(expected), "{scenario}: {found:?}");
@@ -128,7 +168,7 @@ fn without_nodes_every_pod_is_pending() {
 fn a_scenario_that_never_settles_ends_at_the_timeout() {
     let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: again}, spec: {backoffLimit: 100000, completions: 100000, parallelism: 2, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}";
     let scenario = Scenario::decode("steps: [{rest: {within: 400d}}]").unwrap();
-    let options = Options { timeout: Duration::from_secs(3600) };
+    let options = Options { timeout: Duration::from_secs(3600), ..Options::default() };
     #[allow(clippy::disallowed_methods, reason = "the time of the machine is what counts here")]
     let begun = Instant::now();
     let r = rehearse(scenario, &copy(job), &options).unwrap();
@@ -148,4 +188,34 @@ fn a_scenario_that_never_settles_ends_at_the_timeout() {
     );
     let r = run(&copy(&cron), "steps: [{rest: {}}]");
     assert_eq!(r.verdict, Verdict::Held, "{}", r.to_text());
+}
+
+/// Clauses: G05.bad-input
+#[test]
+fn too_many_replicas_are_refused_before_anything_runs() {
+    let found = problems(&web(2_147_483_647, Value::Null, Value::Null), "steps: []");
+    assert_eq!(found, ["web: Deployment web: 2147483647 pods are too many: a rehearsal has at most 50000"]);
+}
+
+/// Clauses: G05.scenario
+#[test]
+fn names_of_later_objects_and_images_are_known() {
+    let copy = web(1, Value::Null, Value::Null);
+    let scenario = "{assume: {pods: [{image: 'web:2', ready: 1s}, {labels: {app: web}, ready: 2s}]}, nodes: [{name: node, cpu: 8, memory: 8589934592, resources: {example.com/x: 4}}], steps: [
+        {rollout: {object: deployment/web, image: 'web:2', container: c}}, {breakImage: 'web:2'}, {load: {app: web, milliCores: 5}},
+        {patch: {object: deployment/web, patch: {spec: {template: {spec: {containers: [{name: c, image: 'web:3'}]}}}}}}, {breakImage: 'web:3'}]}";
+    let r = run(&copy, scenario);
+    let steps: Vec<&str> =
+        r.timeline.iter().filter(|e| e.kind == simulation::timeline::Kind::Step).map(|e| e.text.as_str()).collect();
+    assert_eq!(steps[1..3], ["breakImage web:2", "load app web milliCores 5"], "no marks of JSON");
+}
+
+/// Clauses: G05.bad-input
+#[test]
+fn a_rehearsal_that_is_stopped_says_how_far_it_came() {
+    let options = Options::default();
+    options.progress.stop();
+    let scenario = Scenario::decode("steps: []").unwrap();
+    let stopped = rehearse(scenario, &web(1, Value::Null, Value::Null), &options);
+    assert!(matches!(&stopped, Err(Error::Stopped(phase)) if phase == "loading object 1 of 2"), "{stopped:?}");
 }

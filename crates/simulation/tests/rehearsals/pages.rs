@@ -9,13 +9,14 @@ const HOSTILE: &str = "<script>alert(1)</script>\"'&";
 /// Clauses: G05.report
 #[test]
 fn hostile_names_are_text_in_the_page_and_harmless_in_the_terminal() {
+    let image = format!("{HOSTILE}\u{1b}[2J\u{202e}\u{1b}]0;title\u{7}");
     let scenario = json!({
         "nodes": [{"name": "n", "zones": ["a"], "labels": {"note": "x"}}],
-        "assume": {"pods": [{"image": format!("{HOSTILE}\u{1b}[2J\u{202e}"), "neverReady": true}]},
+        "assume": {"pods": [{"image": image, "neverReady": true}]},
         "expect": [{"available": {"object": "deployment/web", "atLeast": 2}}],
         "steps": [
-            {"breakImage": HOSTILE},
-            {"rollout": {"object": "deployment/web", "image": format!("{HOSTILE}\u{1b}]0;title\u{7}"), "timeout": "1m"}},
+            {"breakImage": image},
+            {"rollout": {"object": "deployment/web", "image": image, "timeout": "1m"}},
         ],
     });
     let r = run(

@@ -140,6 +140,9 @@ fn a_zone_that_fails_takes_its_pods_at_once_and_they_come_back_after_their_toler
     assert_has(&r, Kind::Lost, "the machine of node node-1 is down");
     assert_has(&r, Kind::NodeNotReady, "node node-1");
     assert_has(&r, Kind::BudgetBroken, "4 healthy pods, 5 required");
+    let broken = r.violations.iter().find(|v| v.expectation.contains("has its healthy pods")).unwrap();
+    assert!(broken.from < secs(1), "from the failure on, before the controllers notice it: {broken:?}");
+    assert!(broken.until.is_some_and(|until| until > secs(320)), "without a gap meanwhile: {broken:?}");
     let web = &r.workloads[0];
     assert_eq!((web.desired, web.minimum), (6, 4));
     // 40 or 50 seconds until the node counts as lost, five minutes of toleration, and the start.
