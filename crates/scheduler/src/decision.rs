@@ -1,5 +1,6 @@
 //! The decision about a pod: a node, or the reasons why none fits.
 
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,6 +67,23 @@ impl Diagnosis {
     }
 }
 
+/// Nodes that an extender refused for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExtenderRefusal {
+    /// The URL of the extender.
+    pub extender: String,
+    /// Its message; empty if it gave none.
+    pub message: String,
+    /// The first of the nodes.
+    pub nodes: Vec<String>,
+    pub node_count: usize,
+}
+
+/// How many refusals of extenders with different reasons are kept, and how many nodes of each.
+const MOST_REFUSALS: usize = 20;
+const MOST_NODES: usize = 5;
+
 /// The decision about a pod.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
@@ -81,6 +99,8 @@ pub struct Decision {
     pub diagnosis: Diagnosis,
     /// Whether extenders refused nodes that passed the filters.
     pub extenders_refused: bool,
+    /// Which extenders refused which nodes.
+    pub extender_refusals: Vec<ExtenderRefusal>,
     /// Why PostFilter plugins could not help.
     pub post_filter: String,
     /// The weighted scores of the chosen node, by plugin.
@@ -88,6 +108,28 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Adds a node that an extender refused.
+    pub(crate) fn add_extender_refusal(&mut self, extender: &str, message: &str, node: &str) {
+        // Credentials in the URL are not shown.
+        let parts = extender.split_once("//").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1)));
+        let extender = parts.map_or_else(|| extender.to_owned(), |(scheme, host)| format!("{scheme}//{host}"));
+        let known = self.extender_refusals.iter().position(|r| r.extender == extender && r.message == message);
+        let at = known.unwrap_or(self.extender_refusals.len());
+        if at == MOST_REFUSALS {
+            return;
+        }
+        if known.is_none() {
+            let message = message.to_owned();
+            self.extender_refusals.push(ExtenderRefusal { extender, message, ..ExtenderRefusal::default() });
+        }
+        if let Some(refusal) = self.extender_refusals.get_mut(at) {
+            refusal.node_count += 1;
+            if refusal.nodes.len() < MOST_NODES {
+                refusal.nodes.push(node.to_owned());
+            }
+        }
+    }
+
     /// The plugins that refused the pod or a node.
     pub fn refused_by(&self) -> BTreeSet<&'static str> {
         let refusals = self.diagnosis.refusals.iter().map(|(_, r)| r).chain(&self.diagnosis.others);

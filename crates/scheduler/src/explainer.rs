@@ -4,6 +4,7 @@
 //! delays the loop by one copy.
 
 use crate::cluster::Cluster;
+use crate::decision::ExtenderRefusal;
 use crate::explain::{Explanation, explain};
 use crate::framework::Framework;
 use crate::pod::Pod;
@@ -36,6 +37,9 @@ pub struct LastDecision {
     pub time: String,
     /// The message of the event and of the condition.
     pub message: String,
+    /// Which extenders refused which nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extenders: Vec<ExtenderRefusal>,
 }
 
 /// A copy of what a scheduler knows of a pod.

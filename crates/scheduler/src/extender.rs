@@ -294,6 +294,8 @@ pub async fn narrow<'a>(
                 (None, Some(why)) => Refusal::resolvable(NAME, why.clone()),
                 (None, None) => Refusal { plugin: NAME, reasons: Vec::new(), resolvable: false },
             };
+            let message = refusal.reasons.first().map_or("", |reason| reason.as_ref());
+            decision.add_extender_refusal(&extender.configuration.url, message, &node.name);
             decision.diagnosis.refusals.push((node.name.clone(), refusal));
         }
         feasible = left;

@@ -46,7 +46,7 @@ pub use admission::{Failure, admission_check};
 pub use cluster::{Cluster, Node, NodeInfo};
 pub use configuration::{Configuration, ConfigurationError};
 pub use decide::decide;
-pub use decision::Decision;
+pub use decision::{Decision, ExtenderRefusal};
 pub use decisions::Decisions;
 pub use explainer::{Explainer, LastDecision, PodDecision};
 pub use framework::{Framework, Plugin, Refusal};

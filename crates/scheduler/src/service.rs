@@ -193,7 +193,11 @@ impl Scheduler {
     fn report_state(&self, request: explainer::Request) {
         let Some((pod, framework, position)) = self.queue.position(&request.uid) else { return };
         let last = self.options.decisions.get(&request.uid);
-        let last = last.map(|(time, d)| LastDecision { time: meta::time::format(time), message: d.message() });
+        let last = last.map(|(time, d)| LastDecision {
+            time: meta::time::format(time),
+            message: d.message(),
+            extenders: d.extender_refusals.clone(),
+        });
         let (cluster, time) = (self.cluster.clone(), self.options.clock.now());
         let state = explainer::State { cluster, pod, framework, time, position, last_decision: last };
         // The request may have timed out.

@@ -96,7 +96,14 @@ fn extender(ignorable: bool) -> Extender {
 async fn extenders_that_fail_delay_only_their_pods() {
     let p = Plane::start().await;
     p.node("a", "4").await;
-    let _trigger = p.other_scheduler(|o| o.extenders.push(extender(false))).await;
+    let explainer = Arc::<scheduler::Explainer>::default();
+    let own = explainer.clone();
+    let _trigger = p
+        .other_scheduler(|o| {
+            o.explainer = own;
+            o.extenders.push(extender(false));
+        })
+        .await;
     let cases = [
         ("hangs", "Post \"http://extender/filter\""),
         ("late", "Post \"http://extender/filter\""),
@@ -116,6 +123,11 @@ async fn extenders_that_fail_delay_only_their_pods() {
     for (behaviour, message) in cases {
         p.waits_because(behaviour, message).await;
     }
+    let uid = p.api("pods").get("refuses").await.unwrap().uid().to_owned();
+    let last = explainer.explain(&uid).await.unwrap().last_decision.unwrap();
+    let [refusal] = &last.extenders[..] else { panic!("{last:?}") };
+    assert_eq!((&*refusal.extender, &*refusal.message), ("http://extender", "the extender is tired"));
+    assert_eq!((refusal.nodes.as_slice(), refusal.node_count), (&["a".to_owned()][..], 1));
     // The pods are tried again once the extender agrees.
     for (behaviour, _) in cases {
         p.patch("pods", behaviour, json!({"metadata": {"labels": {"extender": null}}})).await;

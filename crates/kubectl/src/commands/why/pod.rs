@@ -59,6 +59,10 @@ async fn pending(r: &mut Reader<'_>, pod: &Value, nodes: Nodes) -> Result<Explan
         }
         None => e.findings.extend(pod_pending::written_condition(pod)),
     }
+    if let Decided::Server(d) = &decided {
+        let refusals = d.last_decision.iter().flat_map(|last| &last.extenders);
+        e.findings.extend(refusals.map(pod_pending::of_extender));
+    }
     // The filters pass, and something else fails: an extender, a volume, the binding.
     if let Decided::Server(d) = &decided
         && d.explanation.fitting_count > 0

@@ -213,6 +213,15 @@ fn listed(names: &[String], count: usize) -> String {
     }
 }
 
+/// The nodes that an extender refused in the last attempt.
+pub fn of_extender(refusal: &scheduler::ExtenderRefusal) -> Finding {
+    let (count, nodes) = (refusal.node_count, listed(&refusal.nodes, refusal.node_count));
+    let message = if refusal.message.is_empty() { "it gave no reason" } else { &refusal.message };
+    let extender = &refusal.extender;
+    let message = format!("the extender {extender} refused {count} node{} ({nodes}): {message}", plural(count));
+    Finding::new("ExtenderRefused", message)
+}
+
 /// Where the decision comes from: the last line of the explanation.
 pub fn provenance(decision: Option<&PodDecision>, now: jiff::Timestamp) -> Finding {
     let Some(d) = decision else {

@@ -309,6 +309,19 @@ pod/p is pending: scheduling gates hold it back
 }
 
 #[tokio::test]
+async fn shows_the_nodes_that_extenders_refused() {
+    let decision = json!({"kind": "Decision", "apiVersion": "kemudi/v1", "scheduler": "default-scheduler",
+        "time": "2026-11-21T12:00:00Z", "queue": {"stage": "active", "attempts": 1, "refusedBy": []},
+        "lastDecision": {"time": "2026-11-21T11:59:00Z", "message": "0/1", "extenders": [
+            {"extender": "http://e", "message": "too hot", "nodes": ["n"], "nodeCount": 1}]},
+        "explanation": {"nodeCount": 1, "fittingCount": 1, "fitting": ["n"]}});
+    let at = "GET /kemudi/v1/namespaces/default/pods/p/decision";
+    let s = Server::new().on(POD, 200, waiting("1")).on(at, 200, decision);
+    let text = snapshot(&s, "why pod/p", "").await;
+    assert!(text.contains("  the extender http://e refused 1 node (n): too hot\n"), "{text}");
+}
+
+#[tokio::test]
 async fn prints_an_empty_list_if_no_object_matches() {
     let s = Server::new().on(
         "GET /api/v1/namespaces/default/pods?labelSelector=app%3Dnone&limit=500",
