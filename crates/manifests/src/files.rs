@@ -88,7 +88,8 @@ pub fn read_file_within(path: &Path, limit: u64, accepted: FileTypes) -> Result<
     if kind.is_dir() {
         return Err("is a directory".into());
     }
-    if !kind.is_file() && !(kind.is_fifo() && accepted == FileTypes::RegularAndPipes) {
+    let is_pipe = kind.is_fifo() && accepted == FileTypes::RegularAndPipes;
+    if !kind.is_file() && !is_pipe {
         return Err("is not a regular file".into());
     }
     let mut bytes = Vec::new();

@@ -132,7 +132,7 @@ fn not_ready(s: &Story) {
         ["pod/unready is not ready\n", "its readiness probe does not succeed: run \"/bin/sh -c exit 1\", every 1s"];
     explained(s, &["pod/unready"], &parts);
     s.ok(&["expose", "pod", "unready", "--port=80"]);
-    let parts = ["service/unready has no ready endpoint\n", "1 of 1 selected pods are not ready: unready\n"];
+    let parts = ["service/unready has no ready endpoint\n", "1 of 1 selected pod is not ready: unready\n"];
     explained(s, &["service/unready"], &parts);
 }
 
@@ -168,7 +168,7 @@ fn rollout(s: &Story) {
     assert_eq!(document(s, "deployment/web")["state"], "failed");
     s.ok(&["create", "quota", "none", "--hard=pods=0"]);
     s.ok(&["create", "deployment", "more", &format!("--image={IMAGE}")]);
-    explained(s, &["deployment/more"], &["pods cannot be created: ", "exceeded quota: none"]);
+    explained(s, &["deployment/more"], &["pods cannot be created for ", "exceeded quota: none"]);
 }
 
 /// Clauses: G01.deletion
