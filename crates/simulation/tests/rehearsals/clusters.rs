@@ -111,3 +111,30 @@ fn nodes_that_the_cluster_has_already_are_refused() {
     let r = run(&copy, "{nodes: [{name: extra}], steps: [{scale: {object: deployment/web, replicas: 20}}]}");
     assert!(r.workloads.iter().any(|w| w.desired == 20), "{}", r.to_text());
 }
+
+/// Clauses: G05.from-cluster
+#[test]
+fn lists_of_a_hostile_cluster_are_errors() {
+    let check = |answer: &'static str, expected: Result<usize, &str>| {
+        let server = move |_: http::Request<bytes::Bytes>| async move { http::Response::new(answer.to_owned()) };
+        let client = client::Client::new(client::InProcess(server), "test");
+        let read = in_virtual_time(snapshot::read(&client, "https://example")).unwrap();
+        let read = read.map(|copy| copy.sources.len()).map_err(|e| e.to_string());
+        match expected {
+            Ok(n) => assert_eq!(read, Ok(n), "{answer}"),
+            Err(part) => assert!(read.as_ref().is_err_and(|e| e.contains(part)), "{answer}: {read:?}"),
+        }
+    };
+    check(r#"{"kind": "List", "items": []}"#, Ok(0));
+    check(
+        r#"{"items": [{"kind": "Secret", "metadata": {"name": "s"}}]}"#,
+        Err("the list of namespaces has an object of the kind \"Secret\""),
+    );
+    check(r#"{"metadata": {"continue": "x"}, "items": []}"#, Err("a page continues with itself"));
+    check(
+        r#"{"kind": "Pod", "metadata": {"name": "p"}}"#,
+        Err("the server sent a Pod in place of a list of namespaces"),
+    );
+    check("<html>", Err("decoding list of"));
+    check(r#"{"items": {}}"#, Err("decoding list of"));
+}
