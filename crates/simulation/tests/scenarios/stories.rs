@@ -53,6 +53,13 @@ pub const TARGETS: &[(&str, u64, &[&str], Begin, Action)] = &[
         volumes,
         change_claiming,
     ),
+    (
+        "persistent-volume-binder",
+        6,
+        &["pvc-protection-controller", "pv-protection-controller"],
+        claims_and_disks,
+        change_claims_and_disks,
+    ),
     ("scheduler", 6, WEB, crowded, change_web),
 ];
 
@@ -520,6 +527,49 @@ fn volumes(random: &Random) -> Vec<Value> {
     let claim = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
     set["spec"]["template"]["spec"]["volumes"] = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": claim}}]);
     vec![set]
+}
+
+const CLAIMS: &[&str] = &["a", "b", "c", "d"];
+const DISKS: &[(&str, &str)] = &[("disk-1", "1Gi"), ("disk-2", "2Gi"), ("disk-3", "1Gi")];
+
+fn claim(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}})
+}
+
+fn disk((name, size): (&str, &str)) -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": size}, "hostPath": {"path": "/disk"}}})
+}
+
+/// Two volumes, and more claims than that.
+fn claims_and_disks(random: &Random) -> Vec<Value> {
+    let mut all: Vec<Value> = CLAIMS[..3].iter().map(|name| claim(name)).collect();
+    let at = random.below(4) as usize;
+    all.splice(at..at, DISKS[..2].iter().map(|d| disk(*d)));
+    all
+}
+
+fn change_claims_and_disks(random: &Random) -> Vec<Step> {
+    let (name, of_disk) = (random.pick(CLAIMS), random.pick(DISKS));
+    let wait = Step::Advance(random.span(20_000));
+    match random.below(5) {
+        0 => vec![Step::Apply(claim(name))],
+        1 | 2 => vec![
+            Step::Apply(claim(name)),
+            wait,
+            delete_with(random, "PersistentVolumeClaim", name),
+            Step::Advance(random.span(5000)),
+            Step::Apply(claim(random.pick(CLAIMS))),
+        ],
+        // An administrator makes a volume available again, whatever it holds.
+        3 => vec![
+            Step::Apply(disk(of_disk)),
+            wait,
+            Step::Patch { object: named("PersistentVolume", of_disk.0), patch: json!({"spec": {"claimRef": null}}) },
+        ],
+        _ => vec![Step::Apply(disk(of_disk)), wait, delete_with(random, "PersistentVolume", of_disk.0)],
+    }
 }
 
 fn change_claiming(random: &Random) -> Vec<Step> {
