@@ -115,7 +115,9 @@ impl Controller {
     /// A volume may complete the binding of its claim, end one that is lost, or suit claims that wait.
     fn volume_changed(&self, change: &Change<VolumeView>, queue: &WorkQueue<Item>) {
         queue.add(Item::Volume(change.key()));
-        if let Some(reference) = &change.latest().view.claim {
+        // Also the claim that it referred to before: it may still name the volume.
+        let states = [&change.old, &change.new].into_iter().flatten();
+        for reference in states.filter_map(|v| v.view.claim.as_ref()) {
             queue.add(Item::Claim(claim_key(reference)));
         }
         let Some(volume) = &change.new else { return };

@@ -33,7 +33,7 @@ async fn used_claims_and_volumes_are_protected() {
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "used"}}]}});
     call(201, "POST", PODS, pod).await;
     let volume = json!({"metadata": {"name": "bound"}, "spec": {"capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}, "claimRef": {"namespace": "default", "name": "holder"}}});
+        "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}, "claimRef": {"namespace": "golden", "name": "holder"}}});
     call(201, "POST", VOLUMES, volume).await;
     call(201, "POST", CLAIMS, claim("holder")).await;
     p.until("the volume to be bound", async || {
