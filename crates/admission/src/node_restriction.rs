@@ -342,7 +342,9 @@ impl Request<'_> {
                 Operation::Create => is_own(self.object) && self.object.is_some_and(|o| self.is_for_selected_claim(o)),
                 // Finalizers only.
                 Operation::Update => {
-                    let same = |path: &[&str]| self.object.and_then(|o| o.at(path)) == self.review.old.and_then(|o| o.at(path));
+                    let same = |path: &[&str]| {
+                        self.object.and_then(|o| o.at(path)) == self.review.old.and_then(|o| o.at(path))
+                    };
                     is_own(self.review.old) && same(&["spec"]) && same(&["metadata", "annotations"])
                 }
                 Operation::Delete => is_own(self.review.old),

@@ -529,46 +529,44 @@ fn volumes(random: &Random) -> Vec<Value> {
     vec![set]
 }
 
-const CLAIMS: &[&str] = &["a", "b", "c", "d"];
-const DISKS: &[(&str, &str)] = &[("disk-1", "1Gi"), ("disk-2", "2Gi"), ("disk-3", "1Gi")];
-
 fn claim(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": {
         "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}})
 }
 
-fn disk((name, size): (&str, &str)) -> Value {
+fn disk(name: &str, size: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
         "accessModes": ["ReadWriteOnce"], "capacity": {"storage": size}, "hostPath": {"path": "/disk"}}})
 }
 
 /// Two volumes, and more claims than that.
 fn claims_and_disks(random: &Random) -> Vec<Value> {
-    let mut all: Vec<Value> = CLAIMS[..3].iter().map(|name| claim(name)).collect();
+    let mut all: Vec<Value> = ["a", "b", "c"].map(claim).to_vec();
     let at = random.below(4) as usize;
-    all.splice(at..at, DISKS[..2].iter().map(|d| disk(*d)));
+    all.splice(at..at, [disk("disk-1", "1Gi"), disk("disk-2", "2Gi")]);
     all
 }
 
+/// Objects that are deleted have names of their own, so that none is deleted twice.
 fn change_claims_and_disks(random: &Random) -> Vec<Step> {
-    let (name, of_disk) = (random.pick(CLAIMS), random.pick(DISKS));
+    let fresh = |prefix: &str| format!("{prefix}-{}", random.below(1_000_000_000));
+    let (name, of_disk) = (fresh("claim"), fresh("disk"));
     let wait = Step::Advance(random.span(20_000));
     match random.below(5) {
-        0 => vec![Step::Apply(claim(name))],
+        0 => vec![Step::Create(claim(&name))],
         1 | 2 => vec![
-            Step::Apply(claim(name)),
+            Step::Create(claim(&name)),
             wait,
-            delete_with(random, "PersistentVolumeClaim", name),
+            delete_with(random, "PersistentVolumeClaim", &name),
             Step::Advance(random.span(5000)),
-            Step::Apply(claim(random.pick(CLAIMS))),
+            Step::Create(claim(&name.replace("claim", "next"))),
         ],
         // An administrator makes a volume available again, whatever it holds.
-        3 => vec![
-            Step::Apply(disk(of_disk)),
-            wait,
-            Step::Patch { object: named("PersistentVolume", of_disk.0), patch: json!({"spec": {"claimRef": null}}) },
-        ],
-        _ => vec![Step::Apply(disk(of_disk)), wait, delete_with(random, "PersistentVolume", of_disk.0)],
+        3 => {
+            let kept = random.pick(&["disk-1", "disk-2"]);
+            vec![Step::Patch { object: named("PersistentVolume", kept), patch: json!({"spec": {"claimRef": null}}) }]
+        }
+        _ => vec![Step::Create(disk(&of_disk, "1Gi")), wait, delete_with(random, "PersistentVolume", &of_disk)],
     }
 }
 
