@@ -3,6 +3,7 @@
 use crate::certificates::common_name;
 use crate::{Operation, Plugin, Review, mirror_pod};
 use meta::{GroupResource, Object, Status, Value};
+use serde_json::json;
 use std::collections::BTreeSet;
 
 pub struct NodeRestriction;
@@ -41,6 +42,7 @@ fn admit(review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         ("", "nodes", _) => r.node(),
         ("", "persistentvolumeclaims", "status") => r.claim_status(),
         ("", "persistentvolumeclaims", _) => r.no("may only update PVC status"),
+        ("", "persistentvolumes", _) => r.directory_volume(),
         ("", "serviceaccounts", "token") => r.token(),
         ("coordination.k8s.io", "leases", _) => r.lease(),
         ("resource.k8s.io", "resourceslices", _) => r.resource_slice(),
@@ -83,6 +85,17 @@ fn is_forbidden_label(key: &str) -> bool {
     }
     let own = LABELS.contains(&key) || below("kubelet.kubernetes.io") || below("node.kubernetes.io");
     (below("kubernetes.io") || below("k8s.io")) && !own
+}
+
+/// The provisioner of node agents, whose volumes are directories of nodes.
+const DIRECTORY_PROVISIONER: &str = "kemudi.local/directory";
+
+fn is_directory_of(volume: &Object, node: &str) -> bool {
+    let affinity = json!({"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}});
+    volume.annotation("pv.kubernetes.io/provisioned-by") == Some(DIRECTORY_PROVISIONER)
+        && volume.at(&["spec", "local"]).is_some()
+        && volume.at(&["spec", "nodeAffinity"]) == Some(&affinity)
 }
 
 impl Request<'_> {
@@ -319,6 +332,40 @@ impl Request<'_> {
         let claim = lookup.get("", "persistentvolumeclaims", self.review.namespace, claim).ok()??;
         let volume = lookup.get("", "persistentvolumes", "", claim.str_at(&["spec", "volumeName"])?).ok()??;
         volume.str_at(&["spec", "csi", "driver"]).map(str::to_owned)
+    }
+
+    /// Volumes: a node may write only those that are directories of its own, for claims for which the scheduler has selected it.
+    fn directory_volume(&self) -> Result<(), Status> {
+        let is_own = |o: Option<&Object>| o.is_some_and(|o| is_directory_of(o, self.node));
+        let allowed = self.review.subresource.is_empty()
+            && match self.review.operation {
+                Operation::Create => is_own(self.object) && self.object.is_some_and(|o| self.is_for_selected_claim(o)),
+                // Finalizers only.
+                Operation::Update => {
+                    let same = |path: &[&str]| {
+                        self.object.and_then(|o| o.at(path)) == self.review.old.and_then(|o| o.at(path))
+                    };
+                    is_own(self.review.old) && same(&["spec"]) && same(&["metadata", "annotations"])
+                }
+                Operation::Delete => is_own(self.review.old),
+                Operation::Connect => false,
+            };
+        if allowed {
+            return Ok(());
+        }
+        self.no("can only write PersistentVolumes that are directories of the requesting node")
+    }
+
+    /// Whether the claim of a volume is the one that the name of the volume says, and waits for a volume of this node.
+    fn is_for_selected_claim(&self, volume: &Object) -> bool {
+        let reference = |key: &str| volume.str_at(&["spec", "claimRef", key]).unwrap_or_default();
+        let claim = self.review.lookup.get("", "persistentvolumeclaims", reference("namespace"), reference("name"));
+        claim.ok().flatten().is_some_and(|claim| {
+            claim.uid() == reference("uid")
+                && volume.name() == format!("pvc-{}", claim.uid())
+                && claim.annotation("volume.kubernetes.io/storage-provisioner") == Some(DIRECTORY_PROVISIONER)
+                && claim.annotation("volume.kubernetes.io/selected-node") == Some(self.node)
+        })
     }
 
     /// Resource slices: a node may write only its own.

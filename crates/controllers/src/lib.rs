@@ -29,6 +29,7 @@ pub mod nodeipam;
 pub mod nodelifecycle;
 pub mod ownership;
 pub mod per_namespace;
+pub mod persistentvolume;
 pub mod pod_control;
 pub mod pod_order;
 pub mod podgc;

@@ -5,8 +5,9 @@ use crate::replicaset::Family;
 use crate::{
     bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, devicetainteviction, disruption,
     endpointslice, ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace,
-    nodelifecycle, per_namespace, podgc, replicaset, resourceclaim, resourcequota, serviceaccounttokens, servicecidrs,
-    statefulset, storageprotection, ttl, ttlafterfinished, validatingadmissionpolicystatus,
+    nodelifecycle, per_namespace, persistentvolume, podgc, replicaset, resourceclaim, resourcequota,
+    serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl, ttlafterfinished,
+    validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -111,6 +112,7 @@ const CONTROLLERS: &[Row] = &[
     Row("validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status", ServiceAccount, |c, _| {
         Box::pin(validatingadmissionpolicystatus::run(c))
     }),
+    Row("persistent-volume-binder", "claims", ServiceAccount, |c, _| Box::pin(persistentvolume::run(c))),
     Row("pvc-protection-controller", "pvcprotection", ServiceAccount, |c, _| {
         Box::pin(storageprotection::run(storageprotection::claims(), c))
     }),

@@ -8,6 +8,7 @@ use placement::Toleration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
@@ -51,9 +52,9 @@ pub struct PodSpec {
     /// Resources of the pod as a whole.
     pub resources: Pooled<Resources>,
     pub overhead: Pooled<Amounts>,
-    /// The names of generic ephemeral volumes.
-    #[serde(rename = "volumes", deserialize_with = "ephemeral_volumes")]
-    pub ephemeral_volumes: Pooled<Vec<Box<str>>>,
+    /// Volumes that are claims.
+    #[serde(deserialize_with = "claim_volumes")]
+    pub volumes: Pooled<Vec<ClaimVolume>>,
     /// The pod uses claims of devices.
     #[serde(rename = "resourceClaims", deserialize_with = "is_not_empty")]
     pub has_resource_claims: bool,
@@ -67,15 +68,50 @@ fn is_not_empty<'de, D: Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
     Ok(Option::<Vec<IgnoredAny>>::deserialize(d)?.is_some_and(|all| !all.is_empty()))
 }
 
-fn ephemeral_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Pooled<Vec<Box<str>>>, D::Error> {
+/// A volume of a pod that is a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ClaimVolume {
+    /// The name of a claim.
+    Claim(Box<str>),
+    /// The name of a generic ephemeral volume, whose claim belongs to the pod.
+    Ephemeral(Box<str>),
+}
+
+fn claim_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Pooled<Vec<ClaimVolume>>, D::Error> {
     #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
     struct Volume {
         #[serde(default)]
         name: Box<str>,
         ephemeral: Option<IgnoredAny>,
+        persistent_volume_claim: Option<Source>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Source {
+        #[serde(default)]
+        claim_name: Box<str>,
     }
     let all = Option::<Vec<Volume>>::deserialize(d)?.unwrap_or_default();
-    Ok(Pooled::intern(all.into_iter().filter(|v| v.ephemeral.is_some()).map(|v| v.name).collect()))
+    let claim = |v: Volume| match v.persistent_volume_claim {
+        Some(source) => Some(ClaimVolume::Claim(source.claim_name)),
+        None => v.ephemeral.map(|_| ClaimVolume::Ephemeral(v.name)),
+    };
+    Ok(Pooled::intern(all.into_iter().filter_map(claim).collect()))
+}
+
+impl PodSpec {
+    pub fn has_ephemeral_volumes(&self) -> bool {
+        self.volumes.iter().any(|v| matches!(v, ClaimVolume::Ephemeral(_)))
+    }
+
+    /// The names of the claims that the pod of this name uses.
+    pub fn claims<'a>(&'a self, pod: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+        self.volumes.iter().map(move |volume| match volume {
+            ClaimVolume::Claim(name) => Cow::Borrowed(&**name),
+            ClaimVolume::Ephemeral(name) => Cow::Owned(format!("{pod}-{name}")),
+        })
+    }
 }
 
 /// The fields of a container that services and autoscalers read.

@@ -187,6 +187,8 @@ pub async fn start(
         ])
         .collect();
     let node_ip = config.node_ip.unwrap_or(gateway);
+    // The path is in volumes, and only a volume with this very path is removed.
+    let volumes = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?.join("volumes");
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
@@ -227,6 +229,15 @@ pub async fn start(
     let (agent, shutdown) = (Arc::new(agent), environment.shutdown.clone());
     let node = environment.component("node", &Handle::current());
     node.on(runtime).spawn("kubelet", OnEnd::Restart, move || agent.clone().run(shutdown.clone()));
+    let provisioner = node::ProvisionerOptions {
+        client: environment.client.clone(),
+        informers: environment.informers.clone(),
+        node_name: config.node_name.clone(),
+        directory: volumes,
+        clock: environment.clock.clone(),
+        shutdown: environment.shutdown.clone(),
+    };
+    node.on(runtime).spawn("directory-provisioner", OnEnd::Restart, move || node::run_provisioner(provisioner.clone()));
     let rules = Arc::new(ServiceRules::open(config.services(own_ports))?);
     let (shared, name, shutdown) =
         (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());

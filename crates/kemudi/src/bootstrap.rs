@@ -31,13 +31,22 @@ pub struct ClusterInfo {
     pub ca: String,
     /// The data of `extension-apiserver-authentication`.
     pub trust: Value,
+    /// Whether a node of this process provisions volumes.
+    pub has_node: bool,
 }
+
+/// The name of the storage class that a new cluster has.
+const STORAGE_CLASS: &str = "local";
 
 static NONE: Vec<String> = Vec::new();
 
 /// Creates missing objects. Independent ones are written at the same time, so that they share transactions of the store: on a busy
 /// machine each transaction waits for its turn.
 pub async fn run(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
+    // Before the namespaces, by which a cluster is known to exist: afterwards the class is its users'.
+    if cluster.has_node && !exists(registry, "", "v1", "namespaces", &json!({"metadata": {"name": "kube-system"}})) {
+        storage_class(registry).await?;
+    }
     let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"]
         .map(|name| create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})));
     try_join_all(namespaces).await?;
@@ -69,6 +78,14 @@ async fn priority_classes(registry: &Registry) -> Result<(), Status> {
         create(registry, "scheduling.k8s.io", "v1", "priorityclasses", class).await?;
     }
     Ok(())
+}
+
+/// The default storage class: directories of the node.
+async fn storage_class(registry: &Registry) -> Result<(), Status> {
+    let annotations = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+    let class = json!({"metadata": {"name": STORAGE_CLASS, "annotations": annotations},
+        "provisioner": node::PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"});
+    create(registry, "storage.k8s.io", "v1", "storageclasses", class).await
 }
 
 /// The default range of service addresses, and the service of the API server with its endpoints.
@@ -141,6 +158,10 @@ async fn joining(registry: &Registry) -> Result<(), Status> {
             vec![
                 read(json!([""]), json!(["nodes", "services"])),
                 read(json!(["discovery.k8s.io"]), json!(["endpointslices"])),
+                // For the provisioner of directories. NodeRestriction limits the writes to the node's own.
+                read(json!([""]), json!(["persistentvolumes", "persistentvolumeclaims"])),
+                read(json!(["storage.k8s.io"]), json!(["storageclasses"])),
+                json!({"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["create", "update", "delete"]}),
             ],
         ),
         (
@@ -257,10 +278,16 @@ fn object(request: &Request, mut o: Value) -> Result<Object, Status> {
     Ok(o)
 }
 
+/// Whether an object is stored.
+fn exists(registry: &Registry, group: &str, version: &str, resource: &str, o: &Value) -> bool {
+    let Some(request) = request(registry, group, version, resource, o) else { return false };
+    let key = request.resource.key(&request.namespace, &request.name);
+    key.is_some_and(|k| registry.store.snapshot().get(&k).is_some())
+}
+
 pub async fn create(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
     let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
-    let key = request.resource.key(&request.namespace, &request.name);
-    if key.is_some_and(|k| registry.store.snapshot().get(&k).is_some()) {
+    if exists(registry, group, version, resource, &o) {
         return Ok(());
     }
     let o = object(&request, o)?;

@@ -131,6 +131,7 @@ impl ControlPlane {
             service_cidrs: config.service_cidrs.iter().map(Cidr::to_string).collect(),
             ca: pki.ca_pem.clone(),
             trust: trust(&access),
+            has_node: config.inside.is_some(),
         };
         bootstrap::run(&registry, &cluster).await.map_err(Error::Bootstrap)?;
         options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());

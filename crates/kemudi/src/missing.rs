@@ -4,7 +4,14 @@
 pub const MISSING: &[(&str, &str)] = &[
     ("NetworkPolicies", "stored; not enforced (the server warns)"),
     ("Ingresses, load balancers", "stored; no traffic is served"),
-    ("PersistentVolumeClaims", "not bound, and no volumes are provisioned: pods that use them wait"),
+    (
+        "sizes and growth of provisioned volumes",
+        "the default class provisions directories without a limit of their size, and claims do not grow",
+    ),
+    (
+        "CSI drivers, block volumes, snapshots",
+        "nothing attaches or mounts their volumes: pods that use them wait, with an event",
+    ),
     ("ResourceClaims", "get devices of ResourceSlices; the built-in agent has no drivers that hand them to pods"),
     ("volumes from images and of network file systems", "pods that mount them wait, with an event"),
     (

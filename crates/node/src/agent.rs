@@ -12,6 +12,7 @@ use supervisor::blocking;
 use supervisor::panics::restarted;
 
 use crate::admission::Admission;
+use crate::claims::ClaimReader;
 use crate::counts::Known;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;
@@ -99,6 +100,7 @@ impl Agent {
                 Memory::Mounted,
                 // An eighth of the machine's memory, since most of the files are in memory.
                 usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
+                Arc::new(ClaimReader { client: client.clone(), node_name: options.node_name.clone() }),
             ),
             users: Arc::new(users),
             services: informers.typed::<Service, ServiceView>(),

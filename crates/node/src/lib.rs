@@ -10,6 +10,7 @@
 
 mod admission;
 mod agent;
+mod claims;
 mod counts;
 pub mod demo;
 mod dispatch;
@@ -24,6 +25,7 @@ mod orphans;
 mod peers;
 pub mod pod;
 mod probe;
+mod provisioner;
 pub mod resources;
 mod server;
 mod shared;
@@ -35,6 +37,7 @@ pub use options::{Host, Options, SeccompDefault};
 pub use peers::follow_peers;
 pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
+pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};
 pub use server::{Body, Handle, Sender};
 
 /// Converts a time of the runtime.

@@ -10,7 +10,7 @@ mod mounts;
 mod trees;
 
 pub use mounts::{mounts_below, unmount_below};
-pub use trees::{disk_usage, each_directory, remove_directories, remove_tree, remove_tree_at};
+pub use trees::{disk_usage, each_directory, give_to_group, remove_directories, remove_tree, remove_tree_at};
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

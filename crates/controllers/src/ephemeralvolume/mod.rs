@@ -36,7 +36,7 @@ pub async fn run(context: Context) {
         context,
     });
     builder.on_change(&c.pods, |change, queue| {
-        if change.old.is_none() && !change.latest().view.spec.ephemeral_volumes.is_empty() {
+        if change.old.is_none() && change.latest().view.spec.has_ephemeral_volumes() {
             queue.add(change.key());
         }
     });

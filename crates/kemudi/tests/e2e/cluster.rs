@@ -66,6 +66,13 @@ impl Cluster {
         assert!(child.wait().unwrap().success());
     }
 
+    /// Kills the server, which leaves everything as it is at that moment.
+    pub fn kill(&self) {
+        let mut child = self.child.lock().unwrap().take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     pub fn start_again(&self) {
         *self.child.lock().unwrap() = Some(spawn(&self.directory).unwrap());
         self.runtime.block_on(ready(&self.kubeconfig)).unwrap();

@@ -8,6 +8,7 @@
 mod apply;
 mod applyset;
 mod autoscaling;
+mod claims;
 mod clients;
 mod cluster;
 mod commands;
@@ -86,6 +87,7 @@ fn tests() -> Vec<Test> {
         own(images::TESTS),
         own(registries::TESTS),
         own(volumes::TESTS),
+        own(claims::TESTS),
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),
         own(services::TESTS),
@@ -93,6 +95,7 @@ fn tests() -> Vec<Test> {
         own(kubelet::TESTS),
         alone(both_since(36, top::ALONE)),
         alone(own(restart::ALONE)),
+        alone(own(claims::ALONE)),
     ]
     .concat()
 }

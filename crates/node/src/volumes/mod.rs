@@ -2,8 +2,8 @@
 //!
 //! A type of volume is a file and a row of a table in [`types`]. **Invariant.** A volume exists before any container that mounts it
 //! starts, survives restarts of containers, and is removed with the pod. Secrets, tokens and emptyDir volumes with the medium
-//! `Memory` lie on file systems in memory. Left out: volumes of storage drivers (persistent volume claims, CSI and the network file
-//! systems); a pod with such a volume waits with an event.
+//! `Memory` lie on file systems in memory. A claim is the `hostPath` or `local` directory of its persistent volume. Left out: volumes of
+//! storage drivers (CSI and the network file systems) and block devices; a pod with such a volume waits with an event.
 
 pub mod atomic;
 mod contents;
@@ -14,6 +14,7 @@ pub mod token;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ use runtime::beneath;
 use supervisor::blocking;
 use tokio::sync::Semaphore;
 
+use crate::claims::Claims;
 use crate::env::{Budget, CachedSource, Source};
 use crate::fields::NodeInfo;
 use crate::objects::Reference;
@@ -47,6 +49,12 @@ pub enum Error {
     Content(String),
     #[error("{0} is not supported by this node")]
     Unsupported(&'static str),
+    /// The claim has no volume that the pod can use.
+    #[error("error processing PVC {claim}: {why}")]
+    Claim { claim: String, why: String },
+    /// The persistent volume of a claim cannot be mounted here.
+    #[error("MountVolume.{stage} failed for volume {name:?} : {why}")]
+    PersistentVolume { name: String, stage: &'static str, why: String },
     #[error("{what}: {source}")]
     Io {
         what: String,
@@ -66,13 +74,27 @@ const MAX_CONTENT: usize = 64 << 20;
 /// Volumes whose files are in memory at a time. Many pods may show large files, and refresh them often.
 const MAX_WRITERS: usize = 2;
 
-/// Which volume could not be set up, and why.
+/// Which volume could not be set up, and why. Its text is that of kubelet's events.
 #[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?} : {source}")]
 pub struct SetUpError {
     pub volume: String,
     #[source]
     pub source: Error,
+}
+
+impl fmt::Display for SetUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { volume, source } = self;
+        match source {
+            Error::Claim { .. } => write!(
+                f,
+                "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
+                 volumes=[{volume}]: {source}"
+            ),
+            Error::PersistentVolume { .. } => write!(f, "{source}"),
+            _ => write!(f, "MountVolume.SetUp failed for volume {volume:?} : {source}"),
+        }
+    }
 }
 
 /// The volumes of all pods of the node.
@@ -84,6 +106,7 @@ pub struct Volumes {
     contents: Contents,
     writers: Semaphore,
     types: &'static [Type],
+    claims: Arc<dyn Claims>,
 }
 
 /// What volumes of one pod are made from.
@@ -104,9 +127,15 @@ struct PodContext<'a> {
 
 impl Volumes {
     /// `max_content`: bytes that all files which volumes of all pods show of objects take together.
-    pub fn new(root: PathBuf, clock: Arc<dyn Clock>, memory: Memory, max_content: usize) -> Self {
+    pub fn new(
+        root: PathBuf,
+        clock: Arc<dyn Clock>,
+        memory: Memory,
+        max_content: usize,
+        claims: Arc<dyn Claims>,
+    ) -> Self {
         let writers = Semaphore::new(MAX_WRITERS);
-        Self { root, clock, memory, contents: Contents::new(max_content), writers, types: TYPES }
+        Self { root, clock, memory, contents: Contents::new(max_content), writers, types: TYPES, claims }
     }
 
     /// The directory of a pod.

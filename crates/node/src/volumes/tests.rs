@@ -52,6 +52,24 @@ impl Tokens for Objects {
     }
 }
 
+/// A cluster without claims.
+struct NoClaims;
+
+#[async_trait::async_trait]
+impl Claims for NoClaims {
+    async fn claim(&self, _: &str, name: &str) -> Result<api::PersistentVolumeClaim, client::Error> {
+        Err(client::Error::Unexpected(format!("persistentvolumeclaims {name:?} not found")))
+    }
+
+    async fn volume(&self, name: &str) -> Result<api::PersistentVolume, client::Error> {
+        Err(client::Error::Unexpected(format!("persistentvolumes {name:?} not found")))
+    }
+
+    async fn node_labels(&self) -> Result<BTreeMap<String, String>, client::Error> {
+        Ok(BTreeMap::new())
+    }
+}
+
 fn pod(volumes: serde_json::Value) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "n", "uid": "u1", "labels": {"a": "b"}},
@@ -66,7 +84,7 @@ async fn set_up(root: &Path, volumes: serde_json::Value) -> Result<BTreeMap<Stri
 
 fn manager(root: &Path) -> Volumes {
     let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
-    Volumes::new(root.to_owned(), clock, Memory::Plain, usize::MAX)
+    Volumes::new(root.to_owned(), clock, Memory::Plain, usize::MAX, Arc::new(NoClaims))
 }
 
 /// File system calls ran on the threads that serve all pods: one that hung blocked them all.
@@ -348,7 +366,9 @@ async fn sets_up_refreshes_and_tears_down_every_type() {
         assert!(!root.path().join("u1").exists(), "{field}");
         assert_eq!(path.exists(), field == "hostPath", "{field}");
     }
-    let tested: BTreeSet<&str> = cases(&host).iter().map(|c| c.field).collect();
+    // Claims have tests of their own, in `claim_tests`.
+    let claims = ["persistentVolumeClaim", "ephemeral"];
+    let tested: BTreeSet<&str> = cases(&host).iter().map(|c| c.field).chain(claims).collect();
     assert_eq!(tested, TYPES.iter().map(|t| t.field).collect(), "every type has a case");
 }
 

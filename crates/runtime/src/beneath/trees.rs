@@ -10,9 +10,9 @@ use std::path::Path;
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, fchownat, unlinkat};
 
 use super::{MAX_EXCHANGES, exchanged};
 use crate::sys;
@@ -125,6 +125,50 @@ impl Walk {
         self.identity = above.identity;
         Ok(Some(above))
     }
+}
+
+/// Lets a group read and write a directory and everything in it, as kubelet does for `fsGroup`: files get mode `g+rw`, directories
+/// `g+rwx` and set-group-ID. Links keep their mode and lead nowhere. The directory itself comes last, so that its group shows that the
+/// rest is done. What is removed meanwhile is skipped.
+pub fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let root = open(path, flags, Mode::empty())?;
+    let mut walk = Walk::start(root.try_clone()?)?;
+    loop {
+        let below = walk.entries(usize::MAX, &mut |at, name, _| give_entry(at, name, group))?;
+        if !walk.next(below)? {
+            break;
+        }
+    }
+    Ok(give(root.as_fd(), group)?)
+}
+
+fn give_entry(parent: BorrowedFd, name: &OsStr, group: u32) -> nix::Result<()> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    match openat2(parent, name, how) {
+        Ok(entry) => give(entry.as_fd(), group),
+        // It is gone, or a mount point.
+        Err(Errno::ENOENT | Errno::EXDEV) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Changes the file that was opened, whatever has its name now.
+fn give(file: BorrowedFd, group: u32) -> nix::Result<()> {
+    let stat = fstat(file)?;
+    let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+    fchownat(file, "", None, Some(group.into()), AtFlags::AT_EMPTY_PATH)?;
+    let more = match kind {
+        SFlag::S_IFDIR => 0o2770,
+        SFlag::S_IFLNK => return Ok(()),
+        _ => 0o660,
+    };
+    let mode = Mode::from_bits_truncate((stat.st_mode & 0o7777) | more);
+    // A descriptor of `O_PATH` cannot be given to fchmod; this link leads to the opened file.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
 }
 
 /// Removes a directory and everything in it, also immutable files. Does nothing if it does not exist. A mount point below is an

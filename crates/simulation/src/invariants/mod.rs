@@ -5,6 +5,7 @@
 //! counts as available. Left out: what only upstream's defaults promise, such as an even spread.
 
 mod budgets;
+mod claims;
 mod converged;
 mod cron_jobs;
 mod daemon_sets;
@@ -66,6 +67,7 @@ impl Default for Checker {
                 Box::new(daemon_sets::OnePerNode),
                 Box::new(job_counts::JobCounts::default()),
                 Box::new(cron_jobs::OneJobPerTime),
+                Box::new(claims::Claims),
                 Box::new(hot_loops::HotLoops::default()),
                 Box::new(orphans::Orphans),
                 Box::new(converged::Converged),

@@ -125,6 +125,24 @@ fn an_eviction_beyond_its_budget_is_noticed() {
 
 /// Clauses: G05.invariants
 #[test]
+fn a_claim_with_the_volume_of_another_one_is_noticed() {
+    let claim = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}})
+    };
+    let disk = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/disk"}}});
+    let steps = vec![Step::Create(disk), Step::Create(claim("a")), settle(), Step::Create(claim("b"))];
+    check(&["persistent-volume-binder"], steps, "claims and volumes are bound one to one", async |run| {
+        run.execute(&Step::Crash(crash("persistent-volume-binder"))).await.unwrap();
+        let patch = json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": "disk"}});
+        let claims = api(run, "PersistentVolumeClaim");
+        claims.patch("b", &WriteOptions::default(), &Patch::Merge(patch)).await.unwrap();
+    });
+}
+
+/// Clauses: G05.invariants
+#[test]
 fn a_pod_that_is_counted_twice_is_noticed() {
     let steps =
         vec![Step::Create(job("j", "exit:0", json!({"completions": 3}))), Step::Advance(Span(Duration::from_secs(4)))];

@@ -91,5 +91,6 @@ schedules! {
     serviceaccount: "service-account-controller",
     resourceclaim: "resource-claim-controller",
     ephemeral_volume: "ephemeral-volume-controller",
+    persistent_volume: "persistent-volume-binder",
     scheduler: "scheduler",
 }

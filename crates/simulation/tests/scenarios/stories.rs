@@ -53,6 +53,13 @@ pub const TARGETS: &[(&str, u64, &[&str], Begin, Action)] = &[
         volumes,
         change_claiming,
     ),
+    (
+        "persistent-volume-binder",
+        6,
+        &["pvc-protection-controller", "pv-protection-controller"],
+        claims_and_disks,
+        change_claims_and_disks,
+    ),
     ("scheduler", 6, WEB, crowded, change_web),
 ];
 
@@ -520,6 +527,42 @@ fn volumes(random: &Random) -> Vec<Value> {
     let claim = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
     set["spec"]["template"]["spec"]["volumes"] = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": claim}}]);
     vec![set]
+}
+
+fn claim(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}})
+}
+
+fn disk(name: &str, size: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": size}, "hostPath": {"path": "/disk"}}})
+}
+
+/// Two volumes, and more claims than that.
+fn claims_and_disks(random: &Random) -> Vec<Value> {
+    let mut all: Vec<Value> = ["a", "b", "c"].map(claim).to_vec();
+    let at = random.below(4) as usize;
+    all.splice(at..at, [disk("disk-1", "1Gi"), disk("disk-2", "2Gi")]);
+    all
+}
+
+/// Objects that are deleted have names of their own, so that none is deleted twice.
+fn change_claims_and_disks(random: &Random) -> Vec<Step> {
+    let fresh = |prefix: &str| format!("{prefix}-{}", random.below(1_000_000_000));
+    let (name, of_disk) = (fresh("claim"), fresh("disk"));
+    let wait = Step::Advance(random.span(20_000));
+    match random.below(5) {
+        0 => vec![Step::Create(claim(&name))],
+        1 | 2 => vec![
+            Step::Create(claim(&name)),
+            wait,
+            delete_with(random, "PersistentVolumeClaim", &name),
+            Step::Advance(random.span(5000)),
+            Step::Create(claim(&name.replace("claim", "next"))),
+        ],
+        _ => vec![Step::Create(disk(&of_disk, "1Gi")), wait, delete_with(random, "PersistentVolume", &of_disk)],
+    }
 }
 
 fn change_claiming(random: &Random) -> Vec<Step> {

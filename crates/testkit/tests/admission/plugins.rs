@@ -249,6 +249,63 @@ async fn node_agents_change_only_their_own_objects() {
     assert!(text.contains("node \"a\" can only create mirror pods"), "{text}");
 }
 
+/// A node writes only volumes that are directories of its own, for claims for which it was selected.
+#[tokio::test]
+async fn nodes_provision_directories_of_their_own() {
+    let c = with(6, &["NodeRestriction"]).await;
+    let agent = |n: &str| User::new(format!("system:node:{n}"), &[auth::user::GROUP_NODES, auth::user::GROUP_MASTERS]);
+    let (a, b) = (agent("a"), agent("b"));
+    let provisioner = "kemudi.local/directory";
+    let annotations =
+        json!({"volume.kubernetes.io/selected-node": "a", "volume.kubernetes.io/storage-provisioner": provisioner});
+    let claim = json!({"metadata": {"name": "c", "annotations": annotations}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local", "resources": {"requests": {"storage": "1Gi"}}}});
+    let claims = "/api/v1/namespaces/golden/persistentvolumeclaims";
+    make(&c, claims, claim).await;
+    let uid =
+        call(&c, "GET", &format!("{claims}/c"), Value::Null).await.1["metadata"]["uid"].as_str().unwrap().to_owned();
+    let volume = |node: &str| {
+        let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [node]});
+        json!({"metadata": {"name": format!("pvc-{uid}"), "annotations": {"pv.kubernetes.io/provisioned-by": provisioner}}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "local": {"path": "/x"}, "storageClassName": "local",
+            "claimRef": {"namespace": "golden", "name": "c", "uid": uid},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}}})
+    };
+    let volumes = "/api/v1/persistentvolumes";
+    let with = |pointer: &str, value: Value| {
+        let mut v = volume("a");
+        *v.pointer_mut(pointer).unwrap() = value;
+        v
+    };
+    let refused = [
+        (&b, volume("b"), "the scheduler has selected another node"),
+        (&b, volume("a"), "a volume of another node"),
+        (&a, with("/metadata/name", "mine".into()), "another name"),
+        (&a, with("/metadata/annotations", json!({})), "another provisioner"),
+        (&a, with("/spec/claimRef/uid", "other".into()), "another claim"),
+    ];
+    for (user, body, why) in refused {
+        let (code, text) = send(&c.server, user, "POST", volumes, body).await;
+        assert_eq!(code, 403, "{why}: {text}");
+        assert!(
+            text.contains("can only write PersistentVolumes that are directories of the requesting node"),
+            "{text}"
+        );
+    }
+    assert_eq!(send(&c.server, &a, "POST", volumes, volume("a")).await.0, 201);
+    let path = format!("{volumes}/pvc-{uid}");
+    let finalizers = json!({"metadata": {"finalizers": ["example.com/x"]}});
+    assert_eq!(send(&c.server, &b, "PATCH", &path, finalizers.clone()).await.0, 403);
+    assert_eq!(send(&c.server, &a, "PATCH", &path, json!({"spec": {"claimRef": null}})).await.0, 403);
+    assert_eq!(
+        send(&c.server, &a, "PATCH", &format!("{path}/status"), json!({"status": {"phase": "Released"}})).await.0,
+        403
+    );
+    assert_eq!(send(&c.server, &b, "DELETE", &path, Value::Null).await.0, 403);
+    assert_eq!(send(&c.server, &a, "PATCH", &path, finalizers).await.0, 200);
+    assert_eq!(send(&c.server, &a, "DELETE", &path, Value::Null).await.0, 200);
+}
+
 #[tokio::test]
 async fn owner_references_need_permission_to_delete() {
     let c = with(7, &["OwnerReferencesPermissionEnforcement"]).await;

@@ -6,6 +6,7 @@ mod accounts;
 mod addresses;
 mod autoscaling;
 mod batch;
+mod binding;
 mod budgets;
 mod certificates;
 mod controllers;

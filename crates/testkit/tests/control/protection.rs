@@ -33,15 +33,14 @@ async fn used_claims_and_volumes_are_protected() {
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "used"}}]}});
     call(201, "POST", PODS, pod).await;
     let volume = json!({"metadata": {"name": "bound"}, "spec": {"capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}}});
+        "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}, "claimRef": {"namespace": "golden", "name": "holder"}}});
     call(201, "POST", VOLUMES, volume).await;
-    let phase = |phase: &str| json!({"status": {"phase": phase}});
-    let status = format!("{VOLUMES}/bound/status");
-    let patch = async |body: Value| {
-        let bytes = body.to_string().into();
-        p.cluster.send("PATCH", &status, Some("application/merge-patch+json"), "application/json", bytes).await.code
-    };
-    assert_eq!(patch(phase("Bound")).await, 200);
+    call(201, "POST", CLAIMS, claim("holder")).await;
+    p.until("the volume to be bound", async || {
+        let volume = p.cluster.call("GET", &format!("{VOLUMES}/bound"), Value::Null).await.body;
+        (volume["status"]["phase"] == "Bound").then_some(())
+    })
+    .await;
 
     for path in [format!("{CLAIMS}/used"), format!("{CLAIMS}/unused"), format!("{VOLUMES}/bound")] {
         call(200, "DELETE", &path, Value::Null).await;
@@ -54,6 +53,6 @@ async fn used_claims_and_volumes_are_protected() {
     }
     call(200, "DELETE", &format!("{PODS}/user?gracePeriodSeconds=0"), Value::Null).await;
     gone(format!("{CLAIMS}/used")).await;
-    assert_eq!(patch(phase("Released")).await, 200);
+    call(200, "DELETE", &format!("{CLAIMS}/holder"), Value::Null).await;
     gone(format!("{VOLUMES}/bound")).await;
 }

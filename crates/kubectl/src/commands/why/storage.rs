@@ -7,6 +7,9 @@ use super::{events, references};
 use crate::error::Result;
 use meta::Value;
 
+/// The provisioner of the node agent, which is no CSI driver.
+const BUILT_IN: &str = "kemudi.local/directory";
+
 /// What the claims of a pod lack. `placed`: the pod has a node.
 pub async fn of_pod(r: &mut Reader<'_>, pod: &Value, placed: bool) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
@@ -116,7 +119,8 @@ async fn unbound(r: &mut Reader<'_>, claim: &Value, placed: bool) -> Result<Opti
         finding.children.extend(free_volumes(r, class).await?);
     } else if reason == "WaitsForProvisioner" {
         let drivers = r.list("storage.k8s.io/v1", "", "csidrivers").await?;
-        if !drivers.iter().any(|d| super::fields::name(d) == provisioner) {
+        let is_known = provisioner == BUILT_IN || drivers.iter().any(|d| super::fields::name(d) == provisioner);
+        if !is_known {
             finding.children.push(Finding::new(
                 "ProvisionerUnknown",
                 format!("no CSIDriver {provisioner} is registered: the provisioner may not be installed"),

@@ -47,7 +47,7 @@ fn kind(source: &api::HostPathVolumeSource) -> Option<FileKind> {
 
 /// Creates the path if the type requires it, and checks the kind of file. The mount repeats the check on the file that it mounts,
 /// since other programs may write to the directories of the path.
-fn prepare(source: &api::HostPathVolumeSource) -> Result<(), Error> {
+pub(super) fn prepare(source: &api::HostPathVolumeSource) -> Result<(), Error> {
     let (path, text) = (Path::new(&source.path), &source.path);
     let make = |leaf| -> Result<(), Error> {
         // By descriptors: a directory that is replaced meanwhile does not get other permissions.

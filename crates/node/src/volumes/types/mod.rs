@@ -1,8 +1,9 @@
 //! The types of volumes that this node supports: the trait [`Volume`], and the table of its implementations.
 //!
-//! A type is one file here and one row of [`TYPES`]. A volume of another type (claims, CSI, images, network file systems) is
+//! A type is one file here and one row of [`TYPES`]. A volume of another type (CSI, images, network file systems) is
 //! refused with [`Error::Unsupported`] when the pod's volumes are set up.
 
+mod claim;
 mod config_map;
 mod downward_api;
 mod empty_dir;
@@ -103,6 +104,9 @@ pub(super) const TYPES: &[Type] = &[
     Type::new::<secret::Secret>("secret", "secret"),
     Type::new::<downward_api::DownwardApi>("downwardAPI", "downward-api"),
     Type::new::<projected::Projected>("projected", "projected"),
+    // These have no directory of the pod: the persistent volume has one of its own.
+    Type::new::<claim::Named>("persistentVolumeClaim", "persistent-volume-claim"),
+    Type::new::<claim::Ephemeral>("ephemeral", "ephemeral"),
 ];
 
 /// The type and the volume that the specification describes; `None` if no row of `types` is for it.

@@ -1,0 +1,223 @@
+//! `persistentVolumeClaim` and `ephemeral`: the `hostPath` or `local` directory of the persistent volume to which a claim is bound.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{self as api, PersistentVolume, PersistentVolumeClaim, Pod};
+use placement::NodeSelectorTerm;
+use runtime::beneath::give_to_group;
+use supervisor::blocking;
+
+use super::{Volume, host_path};
+use crate::volumes::{Error, PodContext, io_error};
+
+/// A volume of the type `persistentVolumeClaim`.
+pub(super) struct Named(Claimed);
+
+/// A volume of the type `ephemeral`: its claim is named after pod and volume, and belongs to the pod.
+pub(super) struct Ephemeral(Claimed);
+
+struct Claimed {
+    /// The name of the volume in the pod.
+    volume: String,
+    /// The name of the claim; `None` for an ephemeral volume.
+    claim: Option<String>,
+    is_read_only: bool,
+}
+
+#[async_trait::async_trait]
+impl Volume for Named {
+    fn from_spec(volume: &api::Volume) -> Option<Self> {
+        let source = volume.persistent_volume_claim.as_ref()?;
+        let (claim, is_read_only) = (Some(source.claim_name.clone()), source.read_only == Some(true));
+        Some(Self(Claimed { volume: volume.name.clone(), claim, is_read_only }))
+    }
+
+    async fn set_up(&self, pod: &PodContext<'_>, _: &Path) -> Result<PathBuf, Error> {
+        self.0.set_up(pod).await
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.0.is_read_only
+    }
+}
+
+#[async_trait::async_trait]
+impl Volume for Ephemeral {
+    fn from_spec(volume: &api::Volume) -> Option<Self> {
+        volume.ephemeral.as_ref()?;
+        Some(Self(Claimed { volume: volume.name.clone(), claim: None, is_read_only: false }))
+    }
+
+    async fn set_up(&self, pod: &PodContext<'_>, _: &Path) -> Result<PathBuf, Error> {
+        self.0.set_up(pod).await
+    }
+}
+
+impl Claimed {
+    async fn set_up(&self, pod: &PodContext<'_>) -> Result<PathBuf, Error> {
+        let namespace = pod.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let claim = match &self.claim {
+            Some(name) => name.clone(),
+            None => format!("{}-{}", pod.pod.metadata.name.as_deref().unwrap_or_default(), self.volume),
+        };
+        let volume = self
+            .bound_volume(pod, namespace, &claim)
+            .await
+            .map_err(|why| Error::Claim { claim: format!("{namespace}/{claim}"), why })?;
+        let name = volume.metadata.name.clone().unwrap_or_default();
+        let prepared = self.prepare(pod, volume).await;
+        prepared.map_err(|(stage, why)| Error::PersistentVolume { name, stage, why })
+    }
+
+    /// The path of a persistent volume, ready to be mounted. Errors with the stage that failed, in kubelet's words, and the reason.
+    async fn prepare(&self, pod: &PodContext<'_>, volume: PersistentVolume) -> Result<PathBuf, (&'static str, String)> {
+        let labels = pod.volumes.claims.node_labels().await;
+        let labels = labels.map_err(|e| ("NodeAffinity check", e.to_string()))?;
+        if !reaches(&volume, &pod.node.node_name, |key| labels.get(key).map(String::as_str)) {
+            return Err(("NodeAffinity check", "no matching NodeSelectorTerms".into()));
+        }
+        let spec = volume.spec.unwrap_or_default();
+        if let Some(source) = spec.host_path {
+            let path = PathBuf::from(&source.path);
+            blocking(move || host_path::prepare(&source)).await.map_err(|e| ("SetUp", e.to_string()))?;
+            return Ok(path);
+        }
+        let Some(source) = spec.local else {
+            let why = "this kind of persistent volume is not supported by this node (only hostPath and local are)";
+            return Err(("FindPluginBySpec", why.into()));
+        };
+        let path = PathBuf::from(source.path);
+        let (checked, group) = (path.clone(), pod.group.filter(|_| !self.is_read_only));
+        let on_mismatch = fs_group_change_policy(pod.pod) == Some("OnRootMismatch");
+        blocking(move || {
+            check_directory(&checked).map_err(|why| ("NewMounter initialization", why))?;
+            set_group(&checked, group, on_mismatch).map_err(|e| ("SetUp", e.to_string()))
+        })
+        .await?;
+        Ok(path)
+    }
+
+    /// The volume to which the claim is bound. Errors, with the reason, if it is not bound or cannot be used by the pod.
+    async fn bound_volume(
+        &self,
+        pod: &PodContext<'_>,
+        namespace: &str,
+        claim: &str,
+    ) -> Result<PersistentVolume, String> {
+        let claims = &pod.volumes.claims;
+        let found = claims.claim(namespace, claim).await;
+        let found = found.map_err(|e| format!("failed to fetch PVC from API server: {e}"))?;
+        let volume = check_claim(&found)?;
+        if self.claim.is_none() {
+            check_owner(&found, pod.pod)?;
+        }
+        let volume_found = claims.volume(volume).await;
+        let volume_found = volume_found.map_err(|e| format!("failed to fetch PV {volume} from API server: {e}"))?;
+        check_reference(&volume_found, volume, found.metadata.uid.as_deref().unwrap_or_default())?;
+        let mode = volume_found.spec.as_ref().and_then(|s| s.volume_mode.as_deref()).unwrap_or("Filesystem");
+        check_mode(pod.pod, &self.volume, mode)?;
+        Ok(volume_found)
+    }
+}
+
+/// The name of the volume of a claim that is bound.
+fn check_claim(claim: &PersistentVolumeClaim) -> Result<&str, String> {
+    let finalizers = claim.metadata.finalizers.iter().flatten();
+    let is_protected = finalizers.into_iter().any(|f| f == "kubernetes.io/pvc-protection");
+    if claim.metadata.deletion_timestamp.is_some() && !is_protected {
+        return Err("PVC is being deleted".into());
+    }
+    if claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Bound") {
+        return Err("PVC is not bound".into());
+    }
+    let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|n| !n.is_empty());
+    volume.ok_or_else(|| "PVC has empty pvc.Spec.VolumeName".into())
+}
+
+/// Errors if the claim of an ephemeral volume belongs to another pod.
+fn check_owner(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), String> {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    if owners.any(|o| o.controller == Some(true) && Some(&o.uid) == pod.metadata.uid.as_ref()) {
+        return Ok(());
+    }
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let (claim, pod) = (claim.metadata.name.as_deref(), pod.metadata.name.as_deref());
+    let (claim, pod) = (claim.unwrap_or_default(), pod.unwrap_or_default());
+    Err(format!("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)"))
+}
+
+fn check_reference(volume: &PersistentVolume, name: &str, claim_uid: &str) -> Result<(), String> {
+    let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
+        return Err(format!(
+            "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+        ));
+    };
+    let uid = reference.uid.as_deref().unwrap_or_default();
+    if uid != claim_uid {
+        return Err(format!(
+            "found PV object {name} but its pv.Spec.ClaimRef.UID {uid} does not point to claim.UID {claim_uid}"
+        ));
+    }
+    Ok(())
+}
+
+/// Errors if containers use a file system as a device, or the reverse, and for every device: this node has none.
+fn check_mode(pod: &Pod, volume: &str, mode: &str) -> Result<(), String> {
+    let spec = pod.spec.iter();
+    let containers = || spec.clone().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
+    let mounted = containers().any(|c| c.volume_mounts.iter().flatten().any(|m| m.name == volume));
+    let as_device = containers().any(|c| c.volume_devices.iter().flatten().any(|d| d.name == volume));
+    if mounted && mode != "Filesystem" {
+        return Err(format!("volume {volume} has volumeMode {mode}, but is specified in volumeMounts"));
+    }
+    if as_device && mode != "Block" {
+        return Err(format!("volume {volume} has volumeMode {mode}, but is specified in volumeDevices"));
+    }
+    match mode {
+        "Filesystem" => Ok(()),
+        _ => Err(format!("volume {volume} has volumeMode {mode}, which is not supported by this node")),
+    }
+}
+
+/// Whether the volume can be used on a node.
+fn reaches<'a>(volume: &PersistentVolume, node: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()?.required.as_ref());
+    let Some(selector) = affinity else { return true };
+    let matches = |term| {
+        let term = serde_json::to_value(term).unwrap_or_default();
+        NodeSelectorTerm::read(&term).matches(node, &label)
+    };
+    selector.node_selector_terms.iter().any(matches)
+}
+
+fn fs_group_change_policy(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.security_context.as_ref()?.fs_group_change_policy.as_deref()
+}
+
+fn check_directory(path: &Path) -> Result<(), String> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("path {path:?} is not a directory")),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(format!("path {path:?} does not exist")),
+        Err(e) => Err(format!("path {path:?}: {e}")),
+    }
+}
+
+/// Gives the directory to the group (`fsGroup`), with all that is in it. `on_mismatch`: not if it belongs to the group already.
+fn set_group(path: &Path, group: Option<u32>, on_mismatch: bool) -> Result<(), Error> {
+    let Some(group) = group else { return Ok(()) };
+    let error = || io_error(path.display().to_string());
+    // The path is that of a persistent volume, which administrators create: links in it are followed.
+    let path = path.canonicalize().map_err(error())?;
+    let root = fs::metadata(&path).map_err(error())?;
+    if on_mismatch && root.gid() == group && root.permissions().mode() & 0o2770 == 0o2770 {
+        return Ok(());
+    }
+    give_to_group(&path, group).map_err(error())
+}
+
+#[cfg(test)]
+#[path = "claim_tests.rs"]
+mod tests;
