@@ -1,13 +1,10 @@
 //! The endpoints of the cluster's DNS service: the DNS servers of all nodes in the pod network.
 
 use crate::bootstrap;
-use client::informer::or_default;
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Node;
-use node::join::POD_NETWORK;
+use node::NodeNetwork;
 use registry::Registry;
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,38 +34,9 @@ pub struct Options {
     pub shutdown: Shutdown,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct View {
-    metadata: Metadata,
-    spec: Spec,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Metadata {
-    #[serde(deserialize_with = "or_default")]
-    annotations: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    #[serde(rename = "podCIDR")]
-    pod_cidr: String,
-}
-
-impl View {
-    /// The DNS server of a node has the first address of its range.
-    fn server(&self) -> Option<Ipv4Addr> {
-        self.metadata.annotations.get(POD_NETWORK)?;
-        self.spec.pod_cidr.parse::<network::Cidr>().ok()?.nth(1)
-    }
-}
-
 /// Keeps the endpoints up to date, until shutdown.
 pub async fn run(options: Options) {
-    let nodes = options.informers.informer::<View>(&ApiResource::typed::<Node>(), &Scope::default());
+    let nodes = options.informers.informer::<NodeNetwork>(&ApiResource::typed::<Node>(), &Scope::default());
     let changed = Arc::new(Notify::new());
     let notify = changed.clone();
     let _subscription = nodes.subscribe(move |_| notify.notify_one());
@@ -85,8 +53,9 @@ pub async fn run(options: Options) {
         if options.shutdown.race(next).await.is_none() {
             return;
         }
-        let endpoint = |n: &Arc<client::Entry<View>>| {
-            n.view.server().map(|address| Endpoint { node: n.meta.name.to_string(), address })
+        let endpoint = |n: &Arc<client::Entry<NodeNetwork>>| {
+            // The DNS server of a node has the first address of its range.
+            n.view.range()?.nth(1).map(|address| Endpoint { node: n.meta.name.to_string(), address })
         };
         let mut servers: Vec<Endpoint> =
             nodes.cache().entries().filter_map(endpoint).chain(options.own.clone()).collect();

@@ -61,7 +61,7 @@ pub enum Command {
 pub struct DataDir {
     /// Data directory of the cluster, as given to `kemudi up`.
     #[arg(long, default_value = "/var/lib/kemudi")]
-    data_dir: PathBuf,
+    pub data_dir: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]

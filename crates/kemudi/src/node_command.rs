@@ -1,8 +1,9 @@
 //! `kemudi node`: stops, starts, cuts off and heals the nodes of `kemudi up --nodes`.
 
+use crate::images::DataDir;
 use crate::machine::{self, Request, State};
 use crate::output::{note, print_line};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(clap::Subcommand)]
@@ -29,13 +30,6 @@ pub struct Target {
     node: String,
     #[command(flatten)]
     directory: DataDir,
-}
-
-#[derive(clap::Args)]
-pub struct DataDir {
-    /// Data directory of the cluster, as given to `kemudi up`.
-    #[arg(long, default_value = "/var/lib/kemudi")]
-    data_dir: PathBuf,
 }
 
 pub fn main(command: &Command) -> ExitCode {

@@ -34,7 +34,7 @@ mod volumes;
 
 pub use agent::{Agent, Error};
 pub use options::{Host, Options, SeccompDefault};
-pub use peers::follow_peers;
+pub use peers::{NodeNetwork, follow_peers};
 pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Node;
-use network::Peer;
+use network::{Cidr, Peer};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The fields of a node that lead to its pods.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct View {
+pub struct NodeNetwork {
     metadata: Metadata,
     spec: Spec,
     status: Status,
@@ -55,13 +55,18 @@ struct Address {
     address: String,
 }
 
-impl View {
-    /// None if the node takes no part in the pod network, or has no range or address of IPv4 yet.
-    fn peer(&self) -> Option<Peer> {
+impl NodeNetwork {
+    /// The addresses of its pods. None if the node takes no part in the pod network of Kemudi, or has no range of IPv4 yet.
+    pub fn range(&self) -> Option<Cidr> {
         self.metadata.annotations.get(POD_NETWORK)?;
+        self.spec.pod_cidr.parse().ok()
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        let range = self.range()?;
         let own = self.status.addresses.iter().filter(|a| a.kind == "InternalIP");
         let address = own.filter_map(|a| a.address.parse().ok()).next()?;
-        Some(Peer { range: self.spec.pod_cidr.parse().ok()?, address })
+        Some(Peer { range, address })
     }
 }
 
@@ -73,7 +78,7 @@ pub async fn follow_peers<F: Future<Output = network::Result<()>>>(
     shutdown: Shutdown,
     apply: impl Fn(Vec<Peer>) -> F,
 ) {
-    let nodes = informers.informer::<View>(&ApiResource::typed::<Node>(), &Scope::default());
+    let nodes = informers.informer::<NodeNetwork>(&ApiResource::typed::<Node>(), &Scope::default());
     let changed = Arc::new(Notify::new());
     let notify = changed.clone();
     let _subscription = nodes.subscribe(move |_| notify.notify_one());
