@@ -77,9 +77,8 @@ impl Machine {
                 return Err(Error::Overlap { nodes, what, range });
             }
         }
-        let bridge = NodeBridge::open(&tag(data_dir), nodes, cluster.pods, cluster.services).await?;
         let count = options.nodes.unwrap_or(1);
-        bridge.address(count - 1)?;
+        let bridge = NodeBridge::open(&tag(data_dir), nodes, count, cluster.pods, cluster.services).await?;
         Ok(Self { bridge, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
 

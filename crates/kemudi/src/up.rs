@@ -305,6 +305,10 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     if let Some(gateway) = node.as_ref().and_then(|n| n.pod_range.nth(1)) {
         check_free(std::net::SocketAddr::from((gateway, 53)))?;
     }
+    if has_node {
+        // From here on `kemudi down --purge` needs the directory, to find what is made in the kernel.
+        fresh.0 = None;
+    }
     let network = match &node {
         Some(n) => Some(agent::open_network(n).await?),
         None => None,

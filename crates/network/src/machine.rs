@@ -22,6 +22,13 @@ use crate::{Error, Result, check_id, guard, namespace};
 /// The number of the first node's address in the range.
 const FIRST: u32 = 11;
 
+/// The address of the node with this number (from 0). Errors if the range has no more.
+fn address(range: Cidr, number: u32) -> Result<Ipv4Addr> {
+    let last = u32::try_from(range.size() - 1).unwrap_or(u32::MAX);
+    let index = FIRST.checked_add(number).filter(|index| *index < last);
+    index.and_then(|index| range.nth(index)).ok_or(Error::Exhausted(range))
+}
+
 /// The bridge of the nodes on this machine.
 pub struct NodeBridge {
     netlink: Netlink,
@@ -49,10 +56,12 @@ fn guard_id(id: &str) -> String {
 }
 
 impl NodeBridge {
-    /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. Packets for
+    /// Creates the bridge for `count` nodes, or adopts that of an earlier process. It has the first address of `range`. Errors before anything is
+    /// created if the range has too few addresses. Packets for
     /// addresses of `pods` and `services` never leave by another device.
-    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: Cidr) -> Result<NodeBridge> {
+    pub async fn open(id: &str, range: Cidr, count: u32, pods: Cidr, services: Cidr) -> Result<NodeBridge> {
         check_id(&guard_id(id))?;
+        address(range, count.saturating_sub(1))?;
         let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
         let gateway = range.nth(1).ok_or_else(too_small)?;
         let (netlink, name) = (Netlink::open(None)?, bridge(id));
@@ -74,20 +83,13 @@ impl NodeBridge {
         self.gateway
     }
 
-    /// The address of the node with this number (from 0). Errors if the range has no more.
-    pub fn address(&self, number: u32) -> Result<Ipv4Addr> {
-        let last = u32::try_from(self.range.size() - 1).unwrap_or(u32::MAX);
-        let index = FIRST.checked_add(number).filter(|index| *index < last);
-        index.and_then(|index| self.range.nth(index)).ok_or(Error::Exhausted(self.range))
-    }
-
     fn port(&self, number: u32) -> String {
         format!("kn{}-{number}", self.id)
     }
 
     /// Creates the namespace of a node, unless it exists, and connects it.
     pub async fn connect(&self, number: u32, path: &Path) -> Result<Ipv4Addr> {
-        let (address, port) = (self.address(number)?, self.port(number));
+        let (address, port) = (address(self.range, number)?, self.port(number));
         let new = {
             let path = path.to_owned();
             blocking(move || -> Result<bool> {
@@ -166,5 +168,21 @@ impl NodeBridge {
             netlink.delete(bridge.index).await?;
         }
         guard::lower(None, &netlink, &guard_id(id), closed).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A range that was too small left a bridge without a data directory behind.
+    #[test]
+    fn ranges_have_an_address_for_each_node() {
+        let address = |range: &str, number| address(range.parse().unwrap(), number).map(|a| a.to_string()).ok();
+        assert_eq!(address("10.89.0.0/24", 0).as_deref(), Some("10.89.0.11"));
+        assert_eq!(address("10.89.0.0/28", 3).as_deref(), Some("10.89.0.14"));
+        assert_eq!(address("10.89.0.0/28", 4), None, "the last address is no node's");
+        assert_eq!(address("10.89.0.0/30", 0), None);
+        assert_eq!(address("0.0.0.0/0", u32::MAX), None);
     }
 }

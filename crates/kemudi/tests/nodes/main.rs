@@ -119,6 +119,9 @@ fn read_as(m: &Machine, name: &str) -> Result<String, String> {
 fn three_nodes_on_one_machine() {
     let mut m = Machine::new("nodes");
     let up = ["up", "--nodes", "3"];
+    let small = m.kemudi(&["up", "--nodes", "5", "--node-network", "10.89.0.0/28"]);
+    assert!(String::from_utf8_lossy(&small.stderr).contains("no free address in 10.89.0.0/28"));
+    assert_eq!(m.left(), Vec::<String>::new(), "a start that is refused leaves nothing");
     let server = m.start(&up);
     m.ready(&NODES);
     m.apply(WEB);
