@@ -69,16 +69,21 @@ fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 impl Machine {
-    /// Creates the bridge of the nodes.
-    pub async fn open(options: &NodeOptions, data_dir: &Path, cluster: &ClusterNetwork) -> Result<Self, Error> {
+    /// Checks the range of the nodes, before anything is created.
+    pub fn check(options: &NodeOptions, cluster: &ClusterNetwork) -> Result<(), Error> {
         let nodes = options.node_network;
         for (what, range) in [("--cluster-cidr", cluster.pods), ("--service-cluster-ip-range", cluster.services)] {
             if range.contains(nodes.address()) || nodes.contains(range.address()) {
                 return Err(Error::Overlap { nodes, what, range });
             }
         }
+        Ok(NodeBridge::check_range(nodes, options.nodes.unwrap_or(1))?)
+    }
+
+    /// Creates the bridge of the nodes. Their range is [checked](Self::check).
+    pub async fn open(options: &NodeOptions, data_dir: &Path, cluster: &ClusterNetwork) -> Result<Self, Error> {
         let count = options.nodes.unwrap_or(1);
-        let bridge = NodeBridge::open(&tag(data_dir), nodes, count, cluster.pods, cluster.services).await?;
+        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, cluster.services).await?;
         Ok(Self { bridge, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
 

@@ -233,6 +233,9 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     if let (true, Some(cluster)) = (has_node, &cluster) {
         check_overlap(cluster.services, cluster.pods)?;
     }
+    if let (Local::Nodes(o), Some(cluster)) = (&local, &cluster) {
+        Machine::check(o, cluster)?;
+    }
     let sysctls = match &local {
         Local::Node(o) => node::Allowlist::new(&o.allowed_unsafe_sysctls, &kernel)?,
         Local::Nodes(o) => node::Allowlist::new(&o.kubelet.allowed_unsafe_sysctls, &kernel)?,

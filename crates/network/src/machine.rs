@@ -56,12 +56,15 @@ fn guard_id(id: &str) -> String {
 }
 
 impl NodeBridge {
-    /// Creates the bridge for `count` nodes, or adopts that of an earlier process. It has the first address of `range`. Errors before anything is
-    /// created if the range has too few addresses. Packets for
+    /// Errors if the range has too few addresses for `count` nodes.
+    pub fn check_range(range: Cidr, count: u32) -> Result<()> {
+        address(range, count.saturating_sub(1)).map(drop)
+    }
+
+    /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. Packets for
     /// addresses of `pods` and `services` never leave by another device.
-    pub async fn open(id: &str, range: Cidr, count: u32, pods: Cidr, services: Cidr) -> Result<NodeBridge> {
+    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: Cidr) -> Result<NodeBridge> {
         check_id(&guard_id(id))?;
-        address(range, count.saturating_sub(1))?;
         let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
         let gateway = range.nth(1).ok_or_else(too_small)?;
         let (netlink, name) = (Netlink::open(None)?, bridge(id));
