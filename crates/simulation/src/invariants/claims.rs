@@ -24,7 +24,8 @@ impl Invariant for Claims {
         "claims and volumes are bound one to one"
     }
 
-    /// A claim whose binding becomes complete has a volume that refers to it.
+    /// A claim whose binding becomes complete has a volume that refers to no other claim. The volume may refer to none: an administrator may
+    /// clear the reference between the two writes of a binding, and the binder sets it again.
     fn observe(&mut self, commit: &Commit, objects: &Objects, _: &Excused) -> Result<(), String> {
         for change in commit.changes.iter().filter(|c| &*c.key.resource == "persistentvolumeclaims") {
             let Some(claim) = &change.new else { continue };
@@ -35,7 +36,7 @@ impl Invariant for Claims {
             let key = &change.key;
             let reference =
                 objects.get(&Key::new("persistentvolumes", "", of_claim)).map(|v| &v["spec"]["claimRef"]["uid"]);
-            if reference.is_some_and(|reference| reference.as_str() != Some(uid(claim))) {
+            if reference.and_then(Value::as_str).is_some_and(|reference| reference != uid(claim)) {
                 return Err(format!("{key} is bound to the volume {of_claim}, which refers to another claim"));
             }
         }

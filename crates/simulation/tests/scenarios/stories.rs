@@ -561,6 +561,11 @@ fn change_claims_and_disks(random: &Random) -> Vec<Step> {
             Step::Advance(random.span(5000)),
             Step::Create(claim(&name.replace("claim", "next"))),
         ],
+        // An administrator makes a volume available again, whatever it holds.
+        3 => {
+            let kept = random.pick(&["disk-1", "disk-2"]);
+            vec![Step::Patch { object: named("PersistentVolume", kept), patch: json!({"spec": {"claimRef": null}}) }]
+        }
         _ => vec![Step::Create(disk(&of_disk, "1Gi")), wait, delete_with(random, "PersistentVolume", &of_disk)],
     }
 }
