@@ -58,7 +58,7 @@ pub struct ServerOptions {
     /// AdmissionConfiguration: configurations of admission plugins.
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
-    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins and extenders of the scheduler.
+    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1, or an older version or Policy): profiles, plugins and extenders of the scheduler.
     #[arg(long)]
     pub scheduler_config: Option<PathBuf>,
     #[command(flatten)]

@@ -216,6 +216,9 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Some(file) => scheduler::Configuration::read(file)?,
         None => scheduler::Configuration::default(),
     };
+    for warning in &scheduling.warnings {
+        crate::output::note!("warning: --scheduler-config: {warning}");
+    }
     scheduling.check()?;
     let plugins = plugins(&options).await.map_err(Error::Admission)?;
     let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));

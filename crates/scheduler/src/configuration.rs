@@ -1,6 +1,7 @@
 //! The configuration of the scheduler (upstream `KubeSchedulerConfiguration` v1): profiles, their plugins, and extenders.
 
 mod arguments;
+mod conversion;
 mod extender;
 mod profile;
 mod read;
@@ -44,6 +45,8 @@ pub struct Configuration {
     pub backoff: Backoff,
     /// In the order of their calls.
     pub extenders: Vec<ExtenderConfiguration>,
+    /// What the author of an older configuration should know.
+    pub warnings: Vec<String>,
 }
 
 impl Default for Configuration {
@@ -53,6 +56,7 @@ impl Default for Configuration {
             percentage: None,
             backoff: Backoff::default(),
             extenders: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Reads a `KubeSchedulerConfiguration` from a file, with upstream's errors.
 
 use super::extender::ExtenderConfiguration;
-use super::{Arguments, Configuration, ConfigurationError, Enabled, PluginSet, Profile, arguments, validate};
+use super::{
+    Arguments, Configuration, ConfigurationError, Enabled, PluginSet, Profile, arguments, conversion, validate,
+};
 use crate::framework::Point;
 use crate::queue::Backoff;
 use codec::yaml::{DEPTH_LIMIT, Error, parse_first};
@@ -13,7 +15,7 @@ use std::time::Duration;
 
 pub(super) const VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
-const KIND: Kind = Kind {
+pub(super) const KIND: Kind = Kind {
     versions: &[(VERSION, "KubeSchedulerConfiguration")],
     fields: Fields(
         "KubeSchedulerConfiguration",
@@ -61,11 +63,11 @@ const PLUGINS: Form = Form::Object(Fields(
         ("placementScore", PLUGIN_SET),
     ],
 ));
-const PLUGIN_SET: Form =
+pub(super) const PLUGIN_SET: Form =
     Form::Object(Fields("PluginSet", &[("enabled", Form::List(&PLUGIN)), ("disabled", Form::List(&PLUGIN))]));
 const PLUGIN: Form = Form::Object(Fields("Plugin", &[("name", TEXT), ("weight", NUMBER)]));
-const PLUGIN_CONFIG: Form = Form::Object(Fields("PluginConfig", &[("name", TEXT), ("args", ANY)]));
-const EXTENDER: Form = Form::Object(Fields(
+pub(super) const PLUGIN_CONFIG: Form = Form::Object(Fields("PluginConfig", &[("name", TEXT), ("args", ANY)]));
+pub(super) const EXTENDER: Form = Form::Object(Fields(
     "Extender",
     &[
         ("urlPrefix", TEXT),
@@ -82,7 +84,7 @@ const EXTENDER: Form = Form::Object(Fields(
         ("ignorable", BOOLEAN),
     ],
 ));
-const TLS: Form = Form::Object(Fields(
+pub(super) const TLS: Form = Form::Object(Fields(
     "ExtenderTLSConfig",
     &[
         ("insecure", BOOLEAN),
@@ -95,7 +97,7 @@ const TLS: Form = Form::Object(Fields(
         ("caData", TEXT),
     ],
 ));
-const MANAGED: Form =
+pub(super) const MANAGED: Form =
     Form::Object(Fields("ExtenderManagedResource", &[("name", TEXT), ("ignoredByScheduler", BOOLEAN)]));
 
 impl Configuration {
@@ -106,14 +108,14 @@ impl Configuration {
         Self::parse(&text)
     }
 
-    /// Reads the text of a configuration file.
+    /// Reads the text of a configuration file. Older versions are converted.
     pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
-        let (document, twice) =
-            parse_first(text, DEPTH_LIMIT).map_err(|e| ConfigurationError::Invalid(e.to_string()))?;
-        KIND.registered(&document).map_err(ConfigurationError::Invalid)?;
-        if !twice.is_empty() {
-            let twice = Error::Duplicates(twice);
-            return Err(ConfigurationError::Invalid(format!("strict decoding error: {twice}")));
+        let is_known = |d: &Value| if conversion::is_older(d) { Ok(()) } else { KIND.registered(d) };
+        let mut document = parse(text, is_known).map_err(ConfigurationError::Invalid)?;
+        let mut warnings = Vec::new();
+        if let Some(converted) = conversion::convert(&document) {
+            let converted = converted.map_err(ConfigurationError::Invalid)?;
+            (document, warnings) = (converted.document, converted.warnings);
         }
         let mut read = KIND.read(&document).map_err(ConfigurationError::Invalid)?;
         arguments::decode(&mut read).map_err(ConfigurationError::Invalid)?;
@@ -136,8 +138,19 @@ impl Configuration {
             initial: seconds("podInitialBackoffSeconds", default.initial),
             max: seconds("podMaxBackoffSeconds", default.max),
         };
-        Ok(Self { profiles, percentage: percentage(&read), backoff, extenders })
+        Ok(Self { profiles, percentage: percentage(&read), backoff, extenders, warnings })
     }
+}
+
+/// Parses the text of a file. Errors if the document is not of a known kind, or has a field twice.
+pub(super) fn parse(text: &str, is_known: impl FnOnce(&Value) -> Result<(), String>) -> Result<Value, String> {
+    let (document, twice) = parse_first(text, DEPTH_LIMIT).map_err(|e| e.to_string())?;
+    is_known(&document)?;
+    if twice.is_empty() {
+        return Ok(document);
+    }
+    let twice = Error::Duplicates(twice);
+    Err(format!("strict decoding error: {twice}"))
 }
 
 pub(super) fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
