@@ -12,9 +12,13 @@ use async_trait::async_trait;
 use auth::{Attributes, Decision, User};
 use http::{Method, Response};
 use meta::status::Cause;
-use meta::{GroupResource, Status, Value};
+use meta::{GroupResource, Status};
 use std::collections::BTreeSet;
 
+/// The kind of a decision as JSON.
+pub const KIND: &str = "Decision";
+/// Its version.
+pub const API_VERSION: &str = "kemudi/v1";
 const PREFIX: &str = "/kemudi/v1/";
 const SEGMENT: &str = "decision";
 /// The reason of a cause that names a component which decides here.
@@ -45,8 +49,8 @@ pub trait DecisionReport: Send {
     /// The namespaces of the objects that it names.
     fn namespaces(&self) -> BTreeSet<String>;
 
-    /// The decision as JSON, with the names of objects of these namespaces alone.
-    fn render(self: Box<Self>, readable: &BTreeSet<String>) -> Value;
+    /// The document of the kind [`KIND`] as JSON, with the names of objects of these namespaces alone.
+    fn render(self: Box<Self>, readable: &BTreeSet<String>) -> String;
 }
 
 /// The object of a request for a decision. None for any other request.
@@ -106,10 +110,7 @@ impl Server {
                 readable.insert(namespace);
             }
         }
-        let mut decision = report.render(&readable);
-        decision["kind"] = "Decision".into();
-        decision["apiVersion"] = "kemudi/v1".into();
-        Ok(bytes(200, "application/json", decision.to_string()))
+        Ok(bytes(200, "application/json", report.render(&readable)))
     }
 }
 

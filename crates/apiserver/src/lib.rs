@@ -17,7 +17,7 @@ mod compress;
 mod connect;
 mod content;
 mod deadline;
-mod decision;
+pub mod decision;
 mod dialer;
 pub mod discovery;
 mod documents;

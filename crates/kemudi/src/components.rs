@@ -3,14 +3,14 @@
 use crate::agent::Environment;
 use crate::leadership::Candidate;
 use crate::peers::Peer;
-use apiserver::{DecisionReport, DecisionSource, Server, as_identity};
+use apiserver::{DecisionReport, DecisionSource, Server, as_identity, decision};
 use async_trait::async_trait;
 use auth::User;
 use bytes::Bytes;
 use client::{Client, InProcess, Informers};
 use controllers::nodeipam;
 use http::Request;
-use meta::{Clock, GroupResource, Rng, Value};
+use meta::{Clock, GroupResource, Rng};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -126,7 +126,18 @@ impl Parts {
 /// The decisions of the scheduler of this process.
 struct PodDecisions(Arc<scheduler::Explainer>);
 
-struct PodDecision(scheduler::PodDecision);
+/// Keeps its turn until it is rendered: decisions on thousands of nodes are large, and readers many.
+struct PodDecision(scheduler::Explained);
+
+/// A decision in a response.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DecisionDocument<'a> {
+    kind: &'a str,
+    api_version: &'a str,
+    #[serde(flatten)]
+    decision: &'a scheduler::PodDecision,
+}
 
 #[async_trait]
 impl DecisionSource for PodDecisions {
@@ -149,12 +160,14 @@ impl DecisionSource for PodDecisions {
 
 impl DecisionReport for PodDecision {
     fn namespaces(&self) -> BTreeSet<String> {
-        self.0.explanation.namespaces()
+        self.0.decision.explanation.namespaces()
     }
 
-    fn render(mut self: Box<Self>, readable: &BTreeSet<String>) -> Value {
-        self.0.explanation.hide_pods(|namespace| readable.contains(namespace));
-        serde_json::to_value(&self.0).unwrap_or_default()
+    fn render(mut self: Box<Self>, readable: &BTreeSet<String>) -> String {
+        let decision = &mut self.0.decision;
+        decision.explanation.hide_pods(|namespace| readable.contains(namespace));
+        let document = DecisionDocument { kind: decision::KIND, api_version: decision::API_VERSION, decision };
+        serde_json::to_string(&document).unwrap_or_default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Explains waiting pods from the state of a running scheduler.
 //!
 //! The scheduling loop only copies its state; the explanation is made on a thread for blocking work, one at a time. So each explanation
-//! delays the loop by one copy.
+//! delays the loop by one copy, and one is in memory at a time.
 
 use crate::cluster::Cluster;
 use crate::decision::ExtenderRefusal;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// What a running scheduler knows of a waiting pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,6 +58,12 @@ pub(crate) struct Request {
     pub reply: oneshot::Sender<State>,
 }
 
+/// A decision, and the turn that was taken for it: the next one is made when this value is dropped.
+pub struct Explained {
+    pub decision: PodDecision,
+    _turn: OwnedSemaphorePermit,
+}
+
 /// Explains the pods that wait for the scheduler that runs, if one does.
 pub struct Explainer {
     requests: Mutex<Option<mpsc::Sender<Request>>>,
@@ -90,21 +96,21 @@ impl Explainer {
     }
 
     /// Explains why a pod waits. None if no scheduler runs here, or the pod is not in its queue.
-    pub async fn explain(&self, uid: &str) -> Option<PodDecision> {
+    pub async fn explain(&self, uid: &str) -> Option<Explained> {
         let turn = self.turn.clone().acquire_owned().await.ok()?;
         let requests = self.requests.lock().clone()?;
         let (reply, state) = oneshot::channel();
         requests.send(Request { uid: uid.into(), reply }).await.ok()?;
         let state = state.await.ok()?;
         let explained = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            PodDecision {
+            let decision = PodDecision {
                 scheduler: state.framework.name.to_string(),
                 time: meta::time::format(state.time),
                 queue: state.position,
                 last_decision: state.last_decision,
                 explanation: explain(&state.framework, &state.pod, &state.cluster, LIMIT),
-            }
+            };
+            Explained { decision, _turn: turn }
         });
         explained.await.ok()
     }

@@ -48,6 +48,6 @@ pub use configuration::{Configuration, ConfigurationError};
 pub use decide::decide;
 pub use decision::{Decision, ExtenderRefusal};
 pub use decisions::Decisions;
-pub use explainer::{Explainer, LastDecision, PodDecision};
+pub use explainer::{Explained, Explainer, LastDecision, PodDecision};
 pub use framework::{Framework, Plugin, Refusal};
 pub use service::{Options, frameworks, run};

@@ -89,6 +89,8 @@ fn pending_for_a_user_with_few_permissions(s: &Story) {
         &["NodePorts: host port 39871/TCP is in use by 1 that you may not list\n"],
     );
     assert!(!text.contains("holder"), "{text}");
+    let decision: Value = serde_json::from_str(&s.ok(&["get", "--raw", &path, "--as", &user])).unwrap();
+    assert_eq!((&decision["apiVersion"], &decision["kind"]), (&json!("kemudi/v1"), &json!("Decision")), "{decision}");
     let refused = s.fails(&["why", "pod/holder", "--as", &user]);
     assert!(refused.contains("pods \"holder\" is forbidden"), "{refused}");
     let path = format!("/kemudi/v1/namespaces/{}/pods/holder/decision", s.ns);

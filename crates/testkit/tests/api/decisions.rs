@@ -1,7 +1,7 @@
 //! Decisions of components about objects: `/kemudi/v1/…/decision`.
 
 use crate::authorization::{as_user, made};
-use apiserver::{DecisionReport, DecisionSource};
+use apiserver::{DecisionReport, DecisionSource, decision};
 use async_trait::async_trait;
 use auth::User;
 use http::Method;
@@ -38,8 +38,8 @@ impl DecisionReport for Report {
         ["default", "hidden"].map(str::to_owned).into()
     }
 
-    fn render(self: Box<Self>, readable: &BTreeSet<String>) -> Value {
-        json!({"readable": readable})
+    fn render(self: Box<Self>, readable: &BTreeSet<String>) -> String {
+        json!({"kind": decision::KIND, "apiVersion": decision::API_VERSION, "readable": readable}).to_string()
     }
 }
 

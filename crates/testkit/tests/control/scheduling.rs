@@ -124,7 +124,7 @@ async fn extenders_that_fail_delay_only_their_pods() {
         p.waits_because(behaviour, message).await;
     }
     let uid = p.api("pods").get("refuses").await.unwrap().uid().to_owned();
-    let last = explainer.explain(&uid).await.unwrap().last_decision.unwrap();
+    let last = explainer.explain(&uid).await.unwrap().decision.last_decision.unwrap();
     let [refusal] = &last.extenders[..] else { panic!("{last:?}") };
     assert_eq!((&*refusal.extender, &*refusal.message), ("http://extender", "the extender is tired"));
     assert_eq!((refusal.nodes.as_slice(), refusal.node_count), (&["a".to_owned()][..], 1));

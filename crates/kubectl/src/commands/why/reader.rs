@@ -25,6 +25,10 @@ pub struct Reader<'a> {
     lists: HashMap<String, Option<Arc<Vec<Value>>>>,
 }
 
+/// The most bytes of an object.
+const OBJECT_BYTES: usize = 16 << 20;
+/// The most bytes of a list: 150,000 pods have 450 MB.
+const LIST_BYTES: usize = 512 << 20;
 /// What is not escaped in a segment of a path or a value of a query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
@@ -69,7 +73,7 @@ impl<'a> Reader<'a> {
     /// The server cannot be reached, or fails.
     pub async fn get(&mut self, group_version: &str, namespace: &str, plural: &str, name: &str) -> Result<Read> {
         let path = format!("{}/{}", path(group_version, namespace, plural), escaped(name));
-        match self.k.client().await?.get::<Value>(&path).await {
+        match self.k.client().await?.get_at_most::<Value>(&path, OBJECT_BYTES).await {
             Ok(v) => Ok(Read::Found(v)),
             Err(e) if e.is_not_found() => Ok(Read::Missing),
             Err(e) if e.is_forbidden() => {
@@ -109,7 +113,7 @@ impl<'a> Reader<'a> {
             }
             None => {}
         }
-        let items = match self.k.client().await?.get::<Value>(&path).await {
+        let items = match self.k.client().await?.get_at_most::<Value>(&path, LIST_BYTES).await {
             Ok(mut v) => match v["items"].take() {
                 Value::Array(items) => items,
                 _ => Vec::new(),
