@@ -71,6 +71,9 @@ pub enum Reach {
 pub struct Config {
     /// `https://host:port[/prefix]`; `http` is allowed.
     pub server: String,
+    /// URLs of further replicas of the server, with the same scheme and prefix. A connection is made to the one that was reached last, or
+    /// to the next that can be reached.
+    pub replicas: Vec<String>,
     /// Certificate authorities that the server's certificate is verified with.
     pub roots: Roots,
     /// Client certificate, if any.
@@ -96,6 +99,7 @@ impl Config {
     pub fn new(server: impl Into<String>) -> Self {
         Self {
             server: server.into(),
+            replicas: Vec::new(),
             roots: Roots::System,
             identity: None,
             credentials: Credentials::None,
@@ -106,6 +110,12 @@ impl Config {
             connect_timeout: Duration::from_secs(30),
             disable_http2: false,
         }
+    }
+
+    /// [`Self::new`] for a server with these URLs, one for each replica.
+    pub fn replicated(servers: &[String]) -> Self {
+        let (first, replicas) = servers.split_first().map_or(("", &[][..]), |(first, others)| (first, others));
+        Self { replicas: replicas.to_vec(), ..Self::new(first) }
     }
 
     /// Whether the server is reached over TLS. Credentials are only sent over TLS.
@@ -150,6 +160,13 @@ impl Https {
                 .http2_adaptive_window(true)
                 .build(connector)
         };
+        for replica in &config.replicas {
+            let other: Uri = replica.parse().map_err(|e| Error::Request(format!("server {replica:?}: {e}")))?;
+            if other.host().is_none() || other.scheme() != uri.scheme() || other.path() != uri.path() {
+                let server = &config.server;
+                return Err(Error::Request(format!("server {replica:?}: scheme and path must be those of {server:?}")));
+            }
+        }
         let connector = Connector::new(config, false)?;
         Ok(Self {
             pool: pool(Connector::new(config, !config.disable_http2)?),
@@ -277,5 +294,61 @@ impl Transport for Https {
         }
         let stream = hyper::upgrade::on(&mut response).await.map_err(|e| Error::Send(e.into()))?;
         Ok(Upgrade::Switched(response.into_parts().0, Box::new(TokioIo::new(stream))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Client;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    /// A server that answers each connection once with its number.
+    async fn serve(listener: TcpListener, number: u32) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\n{number}");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    }
+
+    async fn start(number: u32, address: &str) -> (String, JoinHandle<()>) {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (address, tokio::spawn(serve(listener, number)))
+    }
+
+    #[tokio::test]
+    async fn another_replica_takes_over() {
+        let (first, one) = start(1, "127.0.0.1:0").await;
+        let (second, two) = start(2, "127.0.0.1:0").await;
+        let urls = [&first, &second].map(|address| format!("http://{address}"));
+        let client = Client::new(Https::new(&Config::replicated(&urls)).unwrap(), "test");
+        let ask = async || client.get::<u32>("/").await;
+        assert_eq!(ask().await.unwrap(), 1);
+        one.abort();
+        assert!(one.await.unwrap_err().is_cancelled());
+        assert_eq!(ask().await.unwrap(), 2);
+        let (_, again) = start(1, &first).await;
+        assert_eq!(ask().await.unwrap(), 2, "a replica is kept while it can be reached");
+        two.abort();
+        assert!(two.await.unwrap_err().is_cancelled());
+        assert_eq!(ask().await.unwrap(), 1);
+        again.abort();
+        assert!(again.await.unwrap_err().is_cancelled());
+        let none = ask().await.unwrap_err().to_string();
+        assert!(none.contains(&first), "{none}");
+    }
+
+    #[test]
+    fn replicas_differ_in_their_host_alone() {
+        for other in ["http://b", "https://b/prefix", "b", "https://"] {
+            let urls = ["https://a".to_owned(), other.to_owned()];
+            assert!(Https::new(&Config { insecure: true, ..Config::replicated(&urls) }).is_err(), "{other}");
+        }
+        let urls = ["https://a:1".to_owned(), "https://b:2/".to_owned()];
+        Https::new(&Config { insecure: true, ..Config::replicated(&urls) }).unwrap();
     }
 }

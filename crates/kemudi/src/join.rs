@@ -24,9 +24,9 @@ use tokio::sync::watch;
 /// Flags of `kemudi agent`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// URL of the API server, such as https://192.0.2.1:6443.
-    #[arg(long, value_name = "URL")]
-    join: String,
+    /// URL of the API server, such as https://192.0.2.1:6443. Several, separated by commas, for a cluster with several servers.
+    #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
+    join: Vec<String>,
     /// Bootstrap token (`kemudi token create`). Needed for the first start only.
     #[arg(long, conflicts_with = "token_file")]
     token: Option<String>,
@@ -101,7 +101,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         options.ca_hash.iter().map(|h| h.parse()).collect::<Result<Vec<CaHash>, _>>().map_err(Error::Join)?;
     let node_ip = match options.kubelet.node_ip {
         Some(address) => address,
-        None => own_address(&options.join).map_err(|e| Error::Address(options.join.clone(), e))?,
+        None => own_address(&options.join)?,
     };
     let (max_connections, of_agent) = up::connections(runtime::open_files::raise(), true);
     let mut signals = Stop::listen().map_err(up::Error::Runtime)?;
@@ -119,7 +119,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     crate::namespace::record(&options.data_dir).map_err(directory)?;
     let (clock, rng): (Arc<dyn Clock>, Arc<dyn Rng>) = (Arc::new(SystemClock), Arc::new(SystemRng));
     let settings = || Settings {
-        server: options.join.clone(),
+        servers: options.join.clone(),
         token: token.clone(),
         ca_hashes: ca_hashes.clone(),
         node_name: node_name.clone(),
@@ -127,15 +127,16 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         clock: clock.clone(),
         rng: rng.clone(),
     };
+    let servers = options.join.join(", ");
     let joined = async {
-        let identity = patiently(&options.join, || join::join(settings())).await?;
+        let identity = patiently(&servers, || join::join(settings())).await?;
         let identity = Arc::new(identity);
         let client = identity.client("kubelet");
         let ranges = || async { ClusterNetwork::read(&client).await.map_err(Failure::from) };
-        let ranges = patiently(&options.join, ranges).await?;
-        let range = patiently(&options.join, || join::await_range(&client, &node_name, node_ip)).await?;
+        let ranges = patiently(&servers, ranges).await?;
+        let range = patiently(&servers, || join::await_range(&client, &node_name, node_ip)).await?;
         let addresses = [IpAddr::V4(node_ip)];
-        let pair = patiently(&options.join, || identity.serving(&addresses)).await?;
+        let pair = patiently(&servers, || identity.serving(&addresses)).await?;
         Ok::<_, up::Error>((identity, ranges, range, pair))
     };
     let (identity, ranges, pod_range, pair) = tokio::select! {
@@ -187,7 +188,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         follow(serving.subscribe(), tls.clone(), ca.clone(), data_dir.clone())
     });
     let listeners = agent::start(&config, network, sockets, &environment, threads).await?;
-    crate::output::note!("node {node_name} joined {} after {} ms", options.join, started.elapsed().as_millis());
+    crate::output::note!("node {node_name} joined {servers} after {} ms", started.elapsed().as_millis());
     let failure = tokio::select! {
         () = signals.requested() => None,
         failure = supervisor.failure() => Some(failure),
@@ -308,8 +309,19 @@ fn token(options: &Options) -> Result<Option<Token>, up::Error> {
     Ok(Some(text.trim().parse().map_err(Error::Join)?))
 }
 
-/// The address of this machine that the server sees: that of the route to it. Sends nothing.
-fn own_address(server: &str) -> std::io::Result<Ipv4Addr> {
+/// The address of this machine that a server sees: that of the route to the first server that has one. Sends nothing.
+fn own_address(servers: &[String]) -> Result<Ipv4Addr, Error> {
+    let mut failure = None;
+    for server in servers {
+        match address_towards(server) {
+            Ok(address) => return Ok(address),
+            Err(e) => drop(failure.get_or_insert_with(|| Error::Address(server.clone(), e))),
+        }
+    }
+    Err(failure.unwrap_or_else(|| Error::Address(String::new(), std::io::ErrorKind::InvalidInput.into())))
+}
+
+fn address_towards(server: &str) -> std::io::Result<Ipv4Addr> {
     use std::net::ToSocketAddrs;
     let invalid = |why: &str| std::io::Error::new(std::io::ErrorKind::InvalidInput, why.to_owned());
     let uri: http::Uri = server.parse().map_err(|_| invalid("it is no URL"))?;

@@ -13,6 +13,8 @@ use rustls::pki_types::ServerName;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,7 +56,18 @@ pub(super) struct Connector {
     proxy: Option<Proxy>,
     reach: Reach,
     timeout: Duration,
+    replicas: Replicas,
 }
+
+/// The hosts and ports of a server's replicas, and which was reached last. The first is the one that the request names.
+#[derive(Clone, Default)]
+struct Replicas {
+    others: Arc<[Uri]>,
+    last: Arc<AtomicUsize>,
+}
+
+/// The most time to reach one of several replicas.
+const REPLICA_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Connector {
     pub(super) fn new(c: &Config, http2: bool) -> Result<Self, Error> {
@@ -69,17 +82,34 @@ impl Connector {
             server_name,
             proxy: c.proxy.clone(),
             reach: c.reach,
-            timeout: c.connect_timeout,
+            timeout: if c.replicas.is_empty() { c.connect_timeout } else { c.connect_timeout.min(REPLICA_TIMEOUT) },
+            replicas: Replicas {
+                others: c.replicas.iter().filter_map(|url| url.parse().ok()).collect(),
+                last: Arc::default(),
+            },
         })
     }
 
+    /// Connects to the replica that was reached last, otherwise to the next one. Errors with the first failure if none can be reached.
     async fn connect(self, to: Uri) -> Result<Stream, BoxError> {
-        let stream = self.open(to).await?;
-        note(|c| c.ready = Some(Instant::now()));
-        Ok(stream)
+        let others = &self.replicas.others;
+        let (count, begin) = (others.len() + 1, self.replicas.last.load(Ordering::Relaxed));
+        let mut failure = None;
+        for n in (begin..begin + count).map(|n| n % count) {
+            let replica = n.checked_sub(1).map_or_else(|| to.clone(), |other| others[other].clone());
+            match self.open(&replica).await {
+                Ok(stream) => {
+                    self.replicas.last.store(n, Ordering::Relaxed);
+                    note(|c| c.ready = Some(Instant::now()));
+                    return Ok(stream);
+                }
+                Err(e) => drop(failure.get_or_insert(e)),
+            }
+        }
+        Err(failure.unwrap_or_else(|| "no server".into()))
     }
 
-    async fn open(self, to: Uri) -> Result<Stream, BoxError> {
+    async fn open(&self, to: &Uri) -> Result<Stream, BoxError> {
         let secure = to.scheme_str() != Some("http");
         let host = to.host().ok_or("no host")?;
         let port = to.port_u16().unwrap_or(if secure { 443 } else { 80 });
@@ -97,8 +127,8 @@ impl Connector {
         if !secure {
             return Ok(Stream::Plain(TokioIo::new(tcp)));
         }
-        let name = match self.server_name {
-            Some(n) => n,
+        let name = match &self.server_name {
+            Some(n) => n.clone(),
             None => ServerName::try_from(plain_host.to_owned())?,
         };
         let begun = Instant::now();

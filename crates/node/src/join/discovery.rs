@@ -98,8 +98,8 @@ impl CaHash {
 
 /// Returns the CA of the cluster (PEM). Nothing secret is sent; the answer is trusted only if it is signed with the token, and if its
 /// CA has one of `hashes`, unless there are none.
-pub async fn discover(server: &str, token: &Token, hashes: &[CaHash]) -> Result<String, Error> {
-    let config = Config { insecure: true, ..Config::new(server) };
+pub async fn discover(servers: &[String], token: &Token, hashes: &[CaHash]) -> Result<String, Error> {
+    let config = Config { insecure: true, ..Config::replicated(servers) };
     let client = Client::new(Https::new(&config)?, "kemudi-agent");
     let information: Value = client.get_at_most(INFORMATION, LIMIT).await?;
     verified(&information["data"], token, hashes)

@@ -28,8 +28,8 @@ const SERVING: &str = "serving.pem";
 
 /// How a machine joins a cluster.
 pub struct Settings {
-    /// The URL of the API server.
-    pub server: String,
+    /// The URLs of the API servers; at least one.
+    pub servers: Vec<String>,
     /// Needed once, and again if the node's certificate has expired.
     pub token: Option<Token>,
     /// The hash of the cluster's CA is one of these, unless there are none.
@@ -94,9 +94,9 @@ pub async fn join(settings: Settings) -> Result<Identity, Error> {
             let token = settings.token.as_ref().ok_or_else(|| Error::NoToken(settings.node_name.clone()))?;
             let ca = match known {
                 Some(ca) => ca,
-                None => discover(&settings.server, token, &settings.ca_hashes).await?,
+                None => discover(&settings.servers, token, &settings.ca_hashes).await?,
             };
-            let mut config = trusting(&settings.server, &ca);
+            let mut config = trusting(&settings.servers, &ca);
             config.credentials = Credentials::Bearer(token.bearer());
             let client = Client::new(Https::new(&config)?, "kemudi-agent");
             let pair = request(&client, &settings.node_name, &Purpose::Client).await?;
@@ -105,19 +105,19 @@ pub async fn join(settings: Settings) -> Result<Identity, Error> {
             (ca, pair)
         }
     };
-    let https = Https::new(&authenticated(&settings.server, &ca, &pair))?;
+    let https = Https::new(&authenticated(&settings.servers, &ca, &pair))?;
     let host = https.host().to_owned();
     let transport = Arc::new(Renewed { host, current: RwLock::new(Arc::new(https)) });
     Ok(Identity { settings, ca, transport, client: RwLock::new(pair) })
 }
 
-fn trusting(server: &str, ca: &str) -> Config {
-    Config { roots: Roots::Pem(ca.as_bytes().to_vec()), ..Config::new(server) }
+fn trusting(servers: &[String], ca: &str) -> Config {
+    Config { roots: Roots::Pem(ca.as_bytes().to_vec()), ..Config::replicated(servers) }
 }
 
-fn authenticated(server: &str, ca: &str, pair: &Pair) -> Config {
+fn authenticated(servers: &[String], ca: &str, pair: &Pair) -> Config {
     let (certificates, key) = (pair.certificate.clone().into_bytes(), pair.key.clone().into_bytes());
-    Config { identity: Some(ClientIdentity { certificates, key }), ..trusting(server, ca) }
+    Config { identity: Some(ClientIdentity { certificates, key }), ..trusting(servers, ca) }
 }
 
 impl Identity {
@@ -148,7 +148,7 @@ impl Identity {
 
     async fn renew_client(&self) -> Result<(), Error> {
         let pair = request(&self.client("kubelet"), &self.settings.node_name, &Purpose::Client).await?;
-        let https = Https::new(&authenticated(&self.settings.server, &self.ca, &pair))?;
+        let https = Https::new(&authenticated(&self.settings.servers, &self.ca, &pair))?;
         pair.write(&self.settings.directory.join(CLIENT))?;
         *self.transport.current.write() = Arc::new(https);
         *self.client.write() = pair;
