@@ -345,7 +345,8 @@ impl Request<'_> {
                     let same = |path: &[&str]| {
                         self.object.and_then(|o| o.at(path)) == self.review.old.and_then(|o| o.at(path))
                     };
-                    is_own(self.review.old) && same(&["spec"]) && same(&["metadata", "annotations"])
+                    let metadata = ["annotations", "labels", "ownerReferences"];
+                    is_own(self.review.old) && same(&["spec"]) && metadata.iter().all(|f| same(&["metadata", f]))
                 }
                 Operation::Delete => is_own(self.review.old),
                 Operation::Connect => false,

@@ -25,6 +25,8 @@ pub struct Options {
     pub rng: Arc<dyn Rng>,
     /// The certificate authority of the API server, PEM.
     pub root_ca: String,
+    /// The names and addresses in the certificate of the API server, which no other program may have in its certificate.
+    pub server_hosts: Vec<String>,
     /// Signs the certificates of CertificateSigningRequests. None: they are approved, but not signed.
     pub authority: Option<Arc<certificates::Authority>>,
     /// Issues the tokens of service accounts that are kept in secrets.
@@ -104,7 +106,7 @@ const CONTROLLERS: &[Row] = &[
     Row("bootstrap-signer", "bootstrap_signer_queue", ServiceAccount, |c, _| Box::pin(bootstrap::signer::run(c))),
     Row("token-cleaner", "token_cleaner", ServiceAccount, |c, _| Box::pin(bootstrap::cleaner::run(c))),
     Row("certificate-controller", "certificate", ServiceAccount, |c, o| {
-        Box::pin(certificates::run(c, o.authority.clone()))
+        Box::pin(certificates::run(c, o.authority.clone(), o.server_hosts.clone()))
     }),
     Row("clusterrole-aggregation-controller", "ClusterRoleAggregator", ServiceAccount, |c, _| {
         Box::pin(clusterroleaggregation::run(c))

@@ -33,6 +33,8 @@ pub struct Parts {
     pub shutdown: Shutdown,
     /// The CA with which pods verify the API server.
     pub ca_pem: String,
+    /// The names and addresses in the certificate of the API server.
+    pub server_hosts: Vec<String>,
     /// Signs the certificates of CertificateSigningRequests.
     pub authority: Arc<controllers::certificates::Authority>,
     /// Issues the service account tokens in secrets.
@@ -179,6 +181,7 @@ pub fn start(parts: &Parts, runtime: &Handle, scheduling: &Handle) -> Informers 
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
         root_ca: parts.ca_pem.clone(),
+        server_hosts: parts.server_hosts.clone(),
         authority: Some(parts.authority.clone()),
         issue: Arc::new({
             let accounts = parts.accounts.clone();

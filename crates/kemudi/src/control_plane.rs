@@ -78,6 +78,8 @@ pub struct ControlPlane {
     pub listeners: Component,
     pub server: Arc<Server>,
     pub address: SocketAddr,
+    /// The names and addresses in the server's certificate.
+    pub hosts: Vec<String>,
     pub pki: Arc<Pki>,
     /// Authenticates client certificates.
     pub certificates: Certificates,
@@ -209,6 +211,7 @@ impl ControlPlane {
         addresses.extend(config.inside);
         addresses.extend(Some(config.bind).filter(|b| !b.is_unspecified()));
         let pair = pki.server(&names, &addresses)?;
+        let hosts = names.iter().map(ToString::to_string).chain(addresses.iter().map(IpAddr::to_string)).collect();
         let (changes, tls) = watch::channel(pki.tls(&pair, &[&access.client_ca, &access.proxy_ca])?);
         let (certificates, client_ca) = (access.certificates.clone(), access.client_ca.clone());
         let authorities = Authorities {
@@ -244,7 +247,7 @@ impl ControlPlane {
             listen("api-for-pods", second);
         }
         listen("api", listener);
-        Ok(Self { listeners, server, address, pki, certificates, client_ca, admin_token, accounts, clock, rng })
+        Ok(Self { listeners, server, address, hosts, pki, certificates, client_ca, admin_token, accounts, clock, rng })
     }
 }
 

@@ -354,6 +354,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         rng: plane.rng.clone(),
         shutdown,
         ca_pem: plane.pki.ca_pem.clone(),
+        server_hosts: plane.hosts.clone(),
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),

@@ -110,6 +110,7 @@ impl ControlPlane {
             clock: cluster.clock.clone(),
             rng: cluster.rng.clone(),
             root_ca: "PEM".into(),
+            server_hosts: Vec::new(),
             authority: options.authority.clone(),
             issue: Arc::new({
                 let accounts = cluster.accounts.clone();

@@ -27,20 +27,27 @@ use std::time::Duration;
 /// Back-off of requests that cannot be approved or signed.
 const BACKOFF: RateLimit = RateLimit { base: Duration::from_millis(200), max: Duration::from_secs(1000) };
 
+/// The reason of approvals.
+const AUTO_APPROVED: &str = "AutoApproved";
+/// The reason of a denial: a node of the requested name is ready, and renews its certificate itself.
+const NODE_READY: &str = "NodeReady";
+
 struct Controller {
     context: Context,
     resource: ApiResource,
     requests: Informer<()>,
     nodes: Informer<node::View>,
-    /// The service of the API server and its endpoints, whose addresses no node gets.
+    /// Services, and the endpoints of the API server, whose addresses no node gets.
     services: Informer<node::Service>,
     slices: Informer<node::Slice>,
+    /// The names and addresses in the certificate of the API server.
+    server_hosts: Vec<String>,
     /// None: requests are not signed here.
     authority: Option<Arc<Authority>>,
 }
 
 /// Runs until shutdown.
-pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
+pub async fn run(context: Context, authority: Option<Arc<Authority>>, server_hosts: Vec<String>) {
     let mut builder = Builder::with_rate_limit(&context, BACKOFF);
     let resource = ApiResource::typed::<CertificateSigningRequest>();
     let requests = builder.watch::<()>(&resource);
@@ -50,10 +57,8 @@ pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
     let slices = builder.watch::<node::Slice>(&ApiResource::typed::<EndpointSlice>());
     let cleaner = context.every(cleaner::PERIOD, || cleaner::clean(&context, &resource, &requests));
     let (requests, resource, context) = (requests.clone(), resource.clone(), context.clone());
-    tokio::join!(
-        builder.run(5, Arc::new(Controller { requests, nodes, services, slices, resource, context, authority })),
-        cleaner
-    );
+    let controller = Controller { requests, nodes, services, slices, resource, context, server_hosts, authority };
+    tokio::join!(builder.run(5, Arc::new(controller)), cleaner);
 }
 
 /// The conditions of a request.
@@ -136,7 +141,8 @@ impl Controller {
             return Ok(());
         }
         let api_server = Key::new("default", "kubernetes");
-        let mut reserved = self.services.get(&api_server).map(|s| s.view.addresses()).unwrap_or_default();
+        let mut reserved = self.server_hosts.clone();
+        reserved.extend(self.services.cache().entries().flat_map(|s| s.view.addresses()));
         reserved.extend(self.slices.get(&api_server).iter().flat_map(|s| s.view.addresses()));
         let check = {
             let cache = self.nodes.cache();
@@ -145,16 +151,17 @@ impl Controller {
         match check {
             Ok(()) => {
                 let message = "Auto approving kubelet serving certificate for the addresses of its own node.";
-                self.write_approval(o, message).await
+                self.decide(o, "Approved", AUTO_APPROVED, message).await
             }
             // Tried again with back-off: the node may report the address later.
             Err(why) => Err(Error::Waiting(format!("{}: {why}", o.name()))),
         }
     }
 
-    async fn write_approval(&self, o: &Object, message: &str) -> Result<(), Error> {
+    /// Writes the condition `Approved` or `Denied`.
+    async fn decide(&self, o: &Object, kind: &str, reason: &str, message: &str) -> Result<(), Error> {
         let mut new = o.clone();
-        add(&mut new, json!({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": message}));
+        add(&mut new, json!({"type": kind, "status": "True", "reason": reason, "message": message}));
         let api = self.context.client.dynamic(&self.resource);
         let _: Object = api.update_subresource(o.name(), "approval", &WriteOptions::default(), &new).await?;
         Ok(())
@@ -163,6 +170,13 @@ impl Controller {
     /// Approves the request of a node agent if its user may request such certificates for all nodes, or for itself.
     async fn approve(&self, o: &Object, parsed: &Request) -> Result<(), Error> {
         let own = o.str_at(&["spec", "username"]) == Some(&parsed.common_name);
+        let ready_at = |name: &str| self.nodes.get(&Key::new("", name)).and_then(|n| n.view.ready_at());
+        match node::check_client(&parsed.common_name, own, ready_at) {
+            Ok(()) => {}
+            Err(node::Refusal::InvalidName(why)) => return Err(Error::Waiting(format!("{}: {why}", o.name()))),
+            // Its machine learns at once that it needs another name.
+            Err(node::Refusal::NameTaken(why)) => return self.decide(o, "Denied", NODE_READY, &why).await,
+        }
         let mut tried = Vec::new();
         let ways = [
             ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
@@ -184,7 +198,7 @@ impl Controller {
             let question = Object::from_value(question).unwrap_or_default();
             let answer = reviews.create(&WriteOptions::default(), &question).await?;
             if answer.at(&["status", "allowed"]) == Some(&Value::Bool(true)) {
-                return self.write_approval(o, message).await;
+                return self.decide(o, "Approved", AUTO_APPROVED, message).await;
             }
         }
         // Tried again with back-off: the right may be granted later.

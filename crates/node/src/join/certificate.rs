@@ -19,9 +19,13 @@ use super::Error;
 
 /// How long a request waits for approval and signature.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// When a user is told that a request still waits.
+const LONG: Duration = Duration::from_secs(10);
 /// The pause between two looks at a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// The reason of a denial: another machine has the node's name.
+const NODE_READY: &str = "NodeReady";
 /// The end of the certificate in a file, before its key.
 const KEY: &str = "-----BEGIN PRIVATE KEY-----";
 
@@ -106,8 +110,13 @@ pub async fn request(client: &Client, node: &str, purpose: &Purpose) -> Result<P
     let created = api.create(&WriteOptions::default(), &Object::from_value(request).unwrap_or_default()).await?;
     let name = created.name().to_owned();
     let signed = async {
-        let mut pause = FIRST_PAUSE;
+        let (started, mut pause, mut is_noted) = (tokio::time::Instant::now(), FIRST_PAUSE, false);
         loop {
+            if started.elapsed() > LONG && !std::mem::replace(&mut is_noted, true) {
+                tracing::warn!(
+                    "the certificate request {name} waits for its approval (`kubectl certificate approve {name}`)"
+                );
+            }
             let now = api.get(&name).await?;
             if let Some(certificate) = outcome(&now)? {
                 return Ok(Pair { certificate, key: key.serialize_pem() });
@@ -126,7 +135,10 @@ fn outcome(request: &Object) -> Result<Option<String>, Error> {
     let failed = conditions.into_iter().flatten().find(|c| c["type"] == "Denied" || c["type"] == "Failed");
     if let Some(condition) = failed {
         let message = condition["message"].as_str().unwrap_or("without a reason").to_owned();
-        return Err(Error::Denied { name: name(), message });
+        return Err(match condition["reason"].as_str() {
+            Some(NODE_READY) => Error::NameTaken(message),
+            _ => Error::Denied { name: name(), message },
+        });
     }
     let Some(encoded) = request.str_at(&["status", "certificate"]).filter(|c| !c.is_empty()) else { return Ok(None) };
     let decoded = STANDARD.decode(encoded).ok().and_then(|c| String::from_utf8(c).ok());
@@ -180,5 +192,8 @@ mod tests {
         let denied =
             outcome(&request(json!({"conditions": [{"type": "Denied", "message": "not this one"}]}))).unwrap_err();
         assert_eq!(denied.to_string(), "the certificate request csr-1 was denied: not this one");
+        let taken = json!([{"type": "Denied", "reason": "NodeReady", "message": "the node a is ready already"}]);
+        let taken = outcome(&request(json!({"conditions": taken}))).unwrap_err();
+        assert!(taken.to_string().starts_with("the node a is ready already; choose another name"), "{taken}");
     }
 }

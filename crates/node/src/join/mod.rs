@@ -48,8 +48,8 @@ pub enum Error {
     File { path: std::path::PathBuf, source: std::io::Error },
     #[error("{0}: the certificate is invalid")]
     Certificate(std::path::PathBuf),
-    #[error("the node {name} is ready already, at {address}; choose another name with --node-name")]
-    NameTaken { name: String, address: String },
+    #[error("{0}; choose another name with --node-name, or wait until that node is not ready")]
+    NameTaken(String),
     #[error("the node's range of pod addresses {0:?} is no range of IPv4 addresses")]
     Range(String),
     #[error(transparent)]

@@ -61,7 +61,7 @@ fn check_owner(node: &Node, name: &str, address: Ipv4Addr) -> Result<(), Error> 
     let mut addresses = status.addresses.iter().flatten().filter(|a| a.type_ == "InternalIP");
     match addresses.next() {
         Some(other) if ready && other.address != address.to_string() => {
-            Err(Error::NameTaken { name: name.into(), address: other.address.clone() })
+            Err(Error::NameTaken(format!("the node {name} is ready already, at {}", other.address)))
         }
         _ => Ok(()),
     }

@@ -297,6 +297,10 @@ async fn nodes_provision_directories_of_their_own() {
     let finalizers = json!({"metadata": {"finalizers": ["example.com/x"]}});
     assert_eq!(send(&c.server, &b, "PATCH", &path, finalizers.clone()).await.0, 403);
     assert_eq!(send(&c.server, &a, "PATCH", &path, json!({"spec": {"claimRef": null}})).await.0, 403);
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "gone"});
+    for metadata in [json!({"labels": {"mine": "yes"}}), json!({"ownerReferences": [owner]})] {
+        assert_eq!(send(&c.server, &a, "PATCH", &path, json!({"metadata": metadata})).await.0, 403, "{metadata}");
+    }
     assert_eq!(
         send(&c.server, &a, "PATCH", &format!("{path}/status"), json!({"status": {"phase": "Released"}})).await.0,
         403

@@ -30,6 +30,7 @@ impl Plane {
             clock: c.clock.clone(),
             rng: c.rng.clone(),
             root_ca: "PEM".into(),
+            server_hosts: Vec::new(),
             authority: None,
             issue: Arc::new(|_, _| Err("no tokens are made here".into())),
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
