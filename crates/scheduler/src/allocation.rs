@@ -1,8 +1,8 @@
 //! Allocates devices on a node for resource claims (upstream `structured/allocator.go`). Pure.
 //!
-//! Devices are tried in the order of their pools and slices, with backtracking; the number of steps is limited. Left out: devices that
-//! several claims share by capacity.
+//! Devices are tried in the order of their pools and slices, with backtracking; the number of steps is limited.
 
+use crate::capacity::{Amounts, InUse, consumed, suffices};
 use crate::cluster::NodeEntry;
 use crate::devices::{DeviceClaim, DeviceId, Devices, Offered, Selectors, is_available, reaches};
 use expressions::Device;
@@ -33,21 +33,68 @@ struct Request<'a> {
 struct Chosen<'a> {
     request: usize,
     device: Offered<'a>,
+    /// What the request uses of a device that others may share.
+    share: Option<Amounts>,
+}
+
+/// Amounts in billionths, by counter set and name.
+type Counters<'a> = HashMap<(&'a str, &'a str), i128>;
+
+/// The devices of a pool, and the counters that they share.
+#[derive(Default)]
+struct Pool<'a> {
+    /// Positions among all offered devices.
+    devices: Vec<usize>,
+    counters: Counters<'a>,
+}
+
+/// Calls `each` with set, name and amount of all counters in a list of counter sets. `name_of` is the field with the name of a set.
+fn counters<'a>(sets: &'a Value, name_of: &str, mut each: impl FnMut(&'a str, &'a str, i128)) {
+    for set in sets.as_array().into_iter().flatten() {
+        for (name, value) in set["counters"].as_object().into_iter().flatten() {
+            let amount = value["value"].as_str().and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.nano_value());
+            each(text(set, name_of), name, amount);
+        }
+    }
 }
 
 /// What can be allocated on all nodes.
 pub struct Offer<'a> {
     devices: &'a Devices,
     offered: Vec<Offered<'a>>,
-    /// Devices that others have.
-    in_use: HashSet<DeviceId>,
+    /// The positions in `offered` of the devices that one node alone can use, and of all others.
+    by_node: HashMap<&'a str, Vec<usize>>,
+    elsewhere: Vec<usize>,
+    /// By driver and name.
+    pools: HashMap<(&'a str, &'a str), Pool<'a>>,
+    /// What others have.
+    in_use: InUse,
     /// The domains of all attributes and capacities.
     domains: Vec<String>,
 }
 
 impl<'a> Offer<'a> {
-    pub fn new(devices: &'a Devices, in_use: HashSet<DeviceId>) -> Self {
-        let offered = devices.offered();
+    pub fn new(devices: &'a Devices, in_use: InUse) -> Self {
+        let (mut offered, mut by_node, mut elsewhere) = (Vec::new(), HashMap::<_, Vec<_>>::new(), Vec::new());
+        let mut pools = HashMap::new();
+        for found in devices.pools() {
+            let mut pool = Pool::default();
+            for slice in &found.slices {
+                counters(&slice["sharedCounters"], "name", |set, name, amount| {
+                    pool.counters.insert((set, name), amount);
+                });
+            }
+            for device in found.devices() {
+                let position = offered.len();
+                match device.nodes()["nodeName"].as_str().filter(|n| !n.is_empty()) {
+                    Some(node) => by_node.entry(node).or_default().push(position),
+                    None => elsewhere.push(position),
+                }
+                pool.devices.push(position);
+                offered.push(device);
+            }
+            pools.insert((found.driver, found.name), pool);
+        }
         let mut domains: HashSet<String> = HashSet::new();
         for device in &offered {
             for field in ["attributes", "capacity"] {
@@ -55,7 +102,16 @@ impl<'a> Offer<'a> {
                 domains.extend(names.filter_map(|n| Some(n.split_once('/')?.0.to_owned())));
             }
         }
-        Self { devices, offered, in_use, domains: domains.into_iter().collect() }
+        Self { devices, offered, by_node, elsewhere, pools, in_use, domains: domains.into_iter().collect() }
+    }
+
+    /// The devices that a node can use, in the order of their pools and slices.
+    fn on(&self, node: &NodeEntry) -> Vec<Offered<'a>> {
+        let own = self.by_node.get(&*node.meta.name).into_iter().flatten();
+        let others = self.elsewhere.iter().filter(|i| reaches(self.offered[**i].nodes(), node));
+        let mut positions: Vec<usize> = own.chain(others).copied().collect();
+        positions.sort_unstable();
+        positions.into_iter().map(|i| self.offered[i]).collect()
     }
 }
 
@@ -66,8 +122,8 @@ pub struct Allocator<'a> {
     node: &'a NodeEntry,
     /// The devices that the node can use.
     offered: Vec<Offered<'a>>,
-    /// Devices that were allocated before for other claims of the pod.
-    taken: HashSet<DeviceId>,
+    /// What was allocated before for other claims of the pod.
+    taken: InUse,
     steps: usize,
 }
 
@@ -88,12 +144,11 @@ fn attribute<'a>(device: &Offered<'a>, name: &str) -> Option<&'a Value> {
 
 impl<'a> Allocator<'a> {
     pub fn new(offer: &'a Offer<'a>, selectors: &'a Selectors, node: &'a NodeEntry) -> Self {
-        let offered = offer.offered.iter().filter(|d| reaches(d.nodes(), node)).copied().collect();
-        Self { offer, selectors, node, offered, taken: HashSet::new(), steps: 0 }
+        Self { offer, selectors, node, offered: offer.on(node), taken: InUse::default(), steps: 0 }
     }
 
     fn is_used(&self, device: &DeviceId) -> bool {
-        self.offer.in_use.contains(device) || self.taken.contains(device)
+        self.offer.in_use.has(device) || self.taken.has(device)
     }
 
     /// The allocations of claims, in their order. None if the devices do not suffice.
@@ -102,7 +157,10 @@ impl<'a> Allocator<'a> {
         for claim in claims {
             let (requests, chosen) = self.claim(claim)?;
             for c in chosen.iter().filter(|c| requests[c.request].value["adminAccess"] != true) {
-                self.taken.insert(c.device.id());
+                match &c.share {
+                    Some(share) => self.taken.add_shared(c.device.id(), share.iter().map(|(name, q)| (name, *q))),
+                    None => self.taken.add_exclusive(c.device.id()),
+                }
             }
             allocations.push(self.result(claim, &requests, &chosen));
         }
@@ -150,12 +208,15 @@ impl<'a> Allocator<'a> {
         let mut needed: Vec<usize> = Vec::new();
         for (i, request) in requests.iter().enumerate() {
             let class = self.offer.devices.class(request.class)?;
-            let fit: Vec<Offered<'a>> =
+            let mut fit: Vec<Offered<'a>> =
                 self.offered.iter().filter(|d| self.suits(d, class, request)).copied().collect();
             let count = match text(request.value, "allocationMode") {
                 // Devices that are in use, or of an incomplete pool, cannot be left out.
                 "All" if fit.is_empty() || fit.iter().any(|d| !d.complete) => return None,
-                "All" => fit.len(),
+                "All" => {
+                    fit.retain(|d| self.share(d, request, &[]).is_some());
+                    fit.len()
+                }
                 _ => request.value["count"].as_u64().map_or(1, |n| n as usize),
             };
             needed.extend(std::iter::repeat_n(i, count.min(MOST_DEVICES + 1)));
@@ -186,7 +247,8 @@ impl<'a> Allocator<'a> {
             if !device.complete || !self.is_free(device, &requests[*request], chosen) {
                 continue;
             }
-            chosen.push(Chosen { request: *request, device: *device });
+            let Some(share) = self.share(device, &requests[*request], chosen) else { continue };
+            chosen.push(Chosen { request: *request, device: *device, share });
             if self.satisfies(claim, requests, chosen) && self.choose(claim, requests, suitable, rest, chosen) {
                 return true;
             }
@@ -212,14 +274,35 @@ impl<'a> Allocator<'a> {
 
     /// Whether the device is not in use, and the counters that it shares with others of its pool suffice.
     fn is_free(&self, device: &Offered<'a>, request: &Request<'_>, chosen: &[Chosen<'a>]) -> bool {
-        let same = |c: &Chosen<'a>| c.device.id() == device.id();
-        if chosen.iter().any(same) {
+        let id = device.id();
+        let mut same = chosen.iter().filter(|c| c.device.id() == id);
+        let is_admin = request.value["adminAccess"] == true;
+        if device.device["allowMultipleAllocations"] == true {
+            let has_share = self.offer.in_use.is_shared(&id) || self.taken.is_shared(&id) || same.next().is_some();
+            let is_exclusive = self.offer.in_use.is_exclusive(&id) || self.taken.is_exclusive(&id);
+            // Whoever has a share already has the counters, too.
+            return is_admin || (!is_exclusive && (has_share || self.has_counters(device, chosen)));
+        }
+        if same.next().is_some() {
             return false;
         }
-        if request.value["adminAccess"] == true {
-            return true;
+        is_admin || (!self.is_used(&id) && self.has_counters(device, chosen))
+    }
+
+    /// What a request uses of a device: a share of each capacity, or all of it (`Some(None)`). None if the device has not enough capacity.
+    fn share(&self, device: &Offered<'a>, request: &Request<'_>, chosen: &[Chosen<'a>]) -> Option<Option<Amounts>> {
+        let is_shared = device.device["allowMultipleAllocations"] == true;
+        if !is_shared && request.value["capacity"].is_null() {
+            return Some(None);
         }
-        !self.is_used(&device.id()) && self.has_counters(device, chosen)
+        let amounts = consumed(&request.value["capacity"], device.device)?;
+        let id = device.id();
+        let here = |name: &str| -> i128 {
+            let shares = chosen.iter().filter(|c| c.device.id() == id).filter_map(|c| c.share.as_ref()?.get(name));
+            shares.map(meta::Quantity::nano_value).sum()
+        };
+        let used = |name: &str| self.offer.in_use.used(&id, name) + self.taken.used(&id, name) + here(name);
+        suffices(device.device, &amounts, used).then(|| is_shared.then_some(amounts))
     }
 
     /// Whether the counters of a pool suffice for a device of it (partitionable devices).
@@ -227,33 +310,16 @@ impl<'a> Allocator<'a> {
         if list(device.device, "consumesCounters").next().is_none() {
             return true;
         }
-        let amount =
-            |v: &Value| v["value"].as_str().and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.milli_value());
-        let key = |set: &Value, name: &str| (text(set, "counterSet").to_owned(), name.to_owned());
-        let mut left: HashMap<(String, String), i64> = HashMap::new();
-        let pool: Vec<&Offered<'a>> =
-            self.offer.offered.iter().filter(|d| (d.driver, d.pool) == (device.driver, device.pool)).collect();
-        let mut slices: Vec<*const Value> = Vec::new();
-        for slice in pool.iter().map(|d| d.slice) {
-            if slices.contains(&std::ptr::from_ref(slice)) {
-                continue;
-            }
-            slices.push(slice);
-            for set in list(slice, "sharedCounters") {
-                for (name, value) in set["counters"].as_object().into_iter().flatten() {
-                    left.insert((text(set, "name").to_owned(), name.clone()), amount(value));
-                }
-            }
-        }
-        let used = |d: &Offered<'a>| {
-            self.is_used(&d.id()) || chosen.iter().any(|c| c.device.id() == d.id()) || d.id() == device.id()
+        let Some(pool) = self.offer.pools.get(&(device.driver, device.pool)) else { return false };
+        let mut left = pool.counters.clone();
+        let is_used = |d: &Offered<'a>| {
+            let id = d.id();
+            self.is_used(&id) || chosen.iter().any(|c| c.device.id() == id) || id == device.id()
         };
-        for d in pool.iter().filter(|d| used(d)) {
-            for set in list(d.device, "consumesCounters") {
-                for (name, value) in set["counters"].as_object().into_iter().flatten() {
-                    *left.entry(key(set, name)).or_default() -= amount(value);
-                }
-            }
+        for d in pool.devices.iter().map(|i| &self.offer.offered[*i]).filter(|d| is_used(d)) {
+            counters(&d.device["consumesCounters"], "counterSet", |set, name, amount| {
+                *left.entry((set, name)).or_default() -= amount;
+            });
         }
         left.values().all(|amount| *amount >= 0)
     }
@@ -293,6 +359,14 @@ impl<'a> Allocator<'a> {
             for field in ["adminAccess", "tolerations"] {
                 if !request.value[field].is_null() {
                     result[field] = request.value[field].clone();
+                }
+            }
+            if let Some(share) = &c.share {
+                // Replaced when the allocation is reserved.
+                result["shareID"] = "".into();
+                if !share.is_empty() {
+                    let amounts = share.iter().map(|(name, amount)| (name.clone(), amount.to_string().into()));
+                    result["consumedCapacity"] = Value::Object(amounts.collect());
                 }
             }
             for field in ["bindingConditions", "bindingFailureConditions"] {

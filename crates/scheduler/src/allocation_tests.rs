@@ -25,7 +25,8 @@ fn allocate(all: &Devices, claim: Value) -> Option<Vec<String>> {
     let claim: Arc<DeviceClaim> = entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": claim}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
     let selectors = Selectors::default();
-    let allocations = Allocator::new(&Offer::new(all, all.in_use()), &selectors, &node).allocate(&[&claim])?;
+    let allocations =
+        Allocator::new(&Offer::new(all, all.in_use(&HashMap::new())), &selectors, &node).allocate(&[&claim])?;
     let results = allocations[0]["devices"]["results"].as_array().unwrap().clone();
     Some(results.iter().map(|r| format!("{}={}", text(r, "request"), text(r, "device"))).collect())
 }
@@ -90,9 +91,14 @@ fn parts_of_a_device_share_its_counters() {
         let counters = json!([{"counterSet": "card", "counters": {"memory": {"value": gib}}}]);
         json!({"name": name, "consumesCounters": counters})
     };
-    let mut spec = slice(json!([part("whole", "40Gi"), part("half0", "20Gi"), part("half1", "20Gi")]));
-    spec["sharedCounters"] = json!([{"name": "card", "counters": {"memory": {"value": "40Gi"}}}]);
-    let all = devices(&[spec]);
+    // A slice has either counters or devices.
+    let mut parts = slice(json!([part("whole", "40Gi"), part("half0", "20Gi"), part("half1", "20Gi")]));
+    let mut card = slice(json!([]));
+    card["sharedCounters"] = json!([{"name": "card", "counters": {"memory": {"value": "40Gi"}}}]);
+    for spec in [&mut parts, &mut card] {
+        spec["pool"]["resourceSliceCount"] = 2.into();
+    }
+    let all = devices(&[parts, card]);
     let two = json!({"requests": [exactly("r", json!({"count": 2}))]});
     assert_eq!(allocate(&all, two), names(&["r=half0", "r=half1"]));
     let three = json!({"requests": [exactly("r", json!({"count": 3}))]});
@@ -118,4 +124,48 @@ fn a_hopeless_search_ends() {
     let claim =
         json!({"requests": [exactly("r", json!({"count": 30}))], "constraints": [{"matchAttribute": "d.com/n"}]});
     assert_eq!(allocate(&all, claim), None);
+}
+
+/// Claims share a device whose capacity suffices for all of them.
+#[test]
+fn claims_share_the_capacity_of_a_device() {
+    let card = |name: &str| {
+        let policy = json!({"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}});
+        json!({"name": name, "allowMultipleAllocations": true, "capacity": {"memory": {"value": "10Gi", "requestPolicy": policy}},
+            "attributes": {"n": {"string": name}}})
+    };
+    let mut all = devices(&[slice(
+        json!([card("one"), card("two"), {"name": "plain", "capacity": {"memory": {"value": "4Gi"}}}]),
+    )]);
+    let wants = |name: &str, memory: &str, more: Value| {
+        let mut request = exactly(name, more);
+        request["exactly"]["capacity"] = json!({"requests": {"memory": memory}});
+        request
+    };
+    let used = json!({"devices": {"results": [{"request": "r", "driver": "d.com", "pool": "p", "device": "one", "shareID": "s",
+        "consumedCapacity": {"memory": "6Gi"}}]}});
+    all.set(DeviceObject::Claim(entry(&json!({"metadata": {"name": "o"}, "status": {"allocation": used}}))));
+    let one = |memory: &str| allocate(&all, json!({"requests": [wants("r", memory, json!({}))]}));
+    assert_eq!(one("4Gi"), names(&["r=one"]));
+    assert_eq!(one("5Gi"), names(&["r=two"]));
+    assert_eq!(one("11Gi"), None);
+    let two = json!({"requests": [wants("a", "3Gi", json!({})), wants("b", "3Gi", json!({}))]});
+    assert_eq!(allocate(&all, two.clone()), names(&["a=one", "b=two"]), "both together are too much for the first");
+    let shares = json!({"requests": [wants("a", "2Gi", json!({"count": 2}))]});
+    assert_eq!(allocate(&all, shares.clone()), names(&["a=one", "a=one"]), "two shares of one device");
+    let mut apart = shares;
+    apart["constraints"] = json!([{"distinctAttribute": "d.com/n"}]);
+    assert_eq!(allocate(&all, apart), names(&["a=one", "a=two"]));
+    // Without a request the default is used; a device that is not shared must have the capacity.
+    let claim: Arc<DeviceClaim> =
+        entry(&json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}}));
+    let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
+    let (offer, selectors) = (Offer::new(&all, all.in_use(&HashMap::new())), Selectors::default());
+    let allocated = Allocator::new(&offer, &selectors, &node).allocate(&[&claim]).unwrap();
+    assert_eq!(allocated[0]["devices"]["results"][0]["consumedCapacity"], json!({"memory": "1Gi"}));
+    let plain = json!([{"cel": {"expression": "!device.allowMultipleAllocations"}}]);
+    let on_plain =
+        |memory: &str| allocate(&all, json!({"requests": [wants("r", memory, json!({"selectors": plain}))]}));
+    assert_eq!(on_plain("4Gi"), names(&["r=plain"]));
+    assert_eq!(on_plain("5Gi"), None);
 }

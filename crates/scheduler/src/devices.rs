@@ -1,5 +1,6 @@
 //! Devices of resource slices, and claims of them (`resource.k8s.io/v1`).
 
+use crate::capacity::InUse;
 use crate::cluster::NodeEntry;
 use cel::Program;
 use client::{Entry, Key};
@@ -7,7 +8,7 @@ use expressions::DEVICE_ENV;
 use placement::NodeSelectorTerm;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub type DeviceClaim = Entry<DeviceClaimInfo>;
@@ -20,6 +21,8 @@ pub struct DeviceClaimInfo {
     pub devices: Value,
     /// `status.allocation`; null without.
     pub allocation: Value,
+    /// `status.devices`: what drivers report.
+    pub statuses: Value,
     /// The UIDs of the pods that may use it.
     pub reserved_for: Vec<Box<str>>,
 }
@@ -38,6 +41,7 @@ impl From<RawClaim> for DeviceClaimInfo {
             reserved_for: consumers.filter_map(|c| c["uid"].as_str().map(Into::into)).collect(),
             devices: raw.spec["devices"].take(),
             allocation: raw.status["allocation"].take(),
+            statuses: raw.status["devices"].take(),
         }
     }
 }
@@ -64,15 +68,6 @@ pub struct SliceInfo {
 
 /// A device, by driver, pool and name.
 pub type DeviceId = (Box<str>, Box<str>, Box<str>);
-
-/// The devices of an allocation, without those that only administrators use.
-pub fn allocated(allocation: &Value) -> impl Iterator<Item = DeviceId> {
-    let results = allocation["devices"]["results"].as_array().into_iter().flatten();
-    let text = |v: &Value| -> Box<str> { v.as_str().unwrap_or_default().into() };
-    results
-        .filter(|r| r["adminAccess"] != true)
-        .map(move |r| (text(&r["driver"]), text(&r["pool"]), text(&r["device"])))
-}
 
 /// An object of `resource.k8s.io`.
 #[derive(Clone)]
@@ -112,13 +107,13 @@ pub struct Offered<'a> {
     pub complete: bool,
 }
 
-impl Offered<'_> {
+impl<'a> Offered<'a> {
     pub fn id(&self) -> DeviceId {
         (self.driver.into(), self.pool.into(), self.name.into())
     }
 
     /// The nodes that can use the device: `nodeName`, `allNodes` and `nodeSelector` of the device or of its slice.
-    pub fn nodes(&self) -> &Value {
+    pub fn nodes(&self) -> &'a Value {
         if self.slice["perDeviceNodeSelection"] == true { self.device } else { self.slice }
     }
 }
@@ -160,13 +155,16 @@ impl Devices {
         self.classes.get(name).map(|c| &c.view.spec)
     }
 
-    /// The devices that claims have.
-    pub fn in_use(&self) -> HashSet<DeviceId> {
-        self.claims.values().flat_map(|c| allocated(&c.view.allocation)).collect()
+    /// What claims have. `reserved` are allocations that their claims may not show yet, by UID of the claim.
+    pub fn in_use(&self, reserved: &HashMap<Arc<str>, Value>) -> InUse {
+        let mut in_use = InUse::default();
+        let written = self.claims.values().filter(|c| !reserved.contains_key(&c.meta.uid)).map(|c| &c.view.allocation);
+        reserved.values().chain(written).for_each(|allocation| in_use.add(allocation));
+        in_use
     }
 
-    /// All devices of the newest generation of each pool.
-    pub fn offered(&self) -> Vec<Offered<'_>> {
+    /// The newest generation of each pool.
+    pub fn pools(&self) -> Vec<Pool<'_>> {
         let mut pools: BTreeMap<(&str, &str), (i64, Vec<&Value>)> = BTreeMap::new();
         for slice in self.slices.values().map(|s| &s.view.spec) {
             let pool = &slice["pool"];
@@ -181,18 +179,29 @@ impl Devices {
                 slices.push(slice);
             }
         }
-        let mut offered = Vec::new();
-        for ((driver, pool), (_, slices)) in pools {
-            let count = slices.first().and_then(|s| s["pool"]["resourceSliceCount"].as_u64()).unwrap_or(0);
-            let complete = slices.len() as u64 == count;
-            for slice in slices {
-                for device in slice["devices"].as_array().into_iter().flatten() {
-                    let name = device["name"].as_str().unwrap_or_default();
-                    offered.push(Offered { slice, device, driver, pool, name, complete });
-                }
-            }
-        }
-        offered
+        let pool = |((driver, name), (_, slices))| Pool { driver, name, slices };
+        pools.into_iter().map(pool).collect()
+    }
+}
+
+/// The slices of the newest generation of a pool.
+pub struct Pool<'a> {
+    pub driver: &'a str,
+    pub name: &'a str,
+    pub slices: Vec<&'a Value>,
+}
+
+impl<'a> Pool<'a> {
+    pub fn devices(&self) -> impl Iterator<Item = Offered<'a>> {
+        let count = self.slices.first().and_then(|s| s["pool"]["resourceSliceCount"].as_u64()).unwrap_or(0);
+        let (driver, pool, complete) = (self.driver, self.name, self.slices.len() as u64 == count);
+        self.slices.iter().flat_map(move |slice| {
+            let slice: &'a Value = slice;
+            slice["devices"].as_array().into_iter().flatten().map(move |device| {
+                let name = device["name"].as_str().unwrap_or_default();
+                Offered { slice, device, driver, pool, name, complete }
+            })
+        })
     }
 }
 

@@ -134,6 +134,8 @@ pub enum PostFilter {
     Candidates(Vec<Candidate>),
     /// The plugin cannot make the pod fit, and the pod keeps the nomination that it has.
     Refused(String),
+    /// The write may make the pod fit later. The message says what it does.
+    Repair { message: String, write: BoxFuture<'static, Result<(), client::Error>> },
     /// The plugin cannot make the pod fit on any node: a nomination of the pod is void.
     Hopeless(String),
 }

@@ -9,6 +9,7 @@ mod admission;
 pub mod allocation;
 pub mod binding;
 pub mod budgets;
+mod capacity;
 mod changes;
 pub mod cluster;
 pub mod configuration;

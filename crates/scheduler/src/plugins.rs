@@ -23,6 +23,7 @@ mod volume_zone;
 use crate::configuration::Arguments;
 use crate::framework::Plugin;
 use client::Client;
+use meta::{Clock, Rng};
 use std::sync::Arc;
 
 pub use balanced_allocation::BalancedAllocation;
@@ -43,6 +44,9 @@ pub struct Handle {
     pub client: Option<Client>,
     /// The pods whose victims are being evicted.
     pub preempting: Preempting,
+    /// None where nothing is bound.
+    pub clock: Option<Arc<dyn Clock>>,
+    pub rng: Option<Arc<dyn Rng>>,
 }
 
 /// The names of the default plugins, in the order in which they are called.
@@ -94,7 +98,7 @@ pub fn build(name: &str, arguments: &Arguments, handle: &Handle) -> Option<Arc<d
         "VolumeZone" => Arc::new(volume_zone::VolumeZone),
         "PodTopologySpread" => Arc::new(arguments.spread.clone()),
         "InterPodAffinity" => Arc::new(arguments.inter_pod_affinity.clone()),
-        "DynamicResources" => Arc::new(DynamicResources::new(handle.client.clone())),
+        "DynamicResources" => Arc::new(DynamicResources::new(handle, arguments.device_timeout)),
         "DefaultPreemption" => {
             Arc::new(DefaultPreemption { candidates: arguments.preemption, preempting: handle.preempting.clone() })
         }

@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::framework::{Event, Nomination, Plugin, Point, PostFilter, PostFilterContext, Read, Refusal};
 use crate::pod::Pod;
 use crate::preemption::Candidate;
+use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use supervisor::panics::caught_now;
@@ -54,6 +55,8 @@ pub struct PostFiltered {
     /// Whether an earlier nomination of the pod is void.
     pub clear: bool,
     pub message: String,
+    /// Writes that may make the pod fit later.
+    pub repairs: Vec<BoxFuture<'static, Result<(), client::Error>>>,
 }
 
 impl Framework {
@@ -142,6 +145,10 @@ impl Framework {
                 }
                 PostFilter::Candidates(candidates) => return PostFiltered { candidates, ..PostFiltered::default() },
                 PostFilter::Refused(reason) => reasons.push(reason),
+                PostFilter::Repair { message, write } => {
+                    reasons.push(message);
+                    result.repairs.push(write);
+                }
                 PostFilter::Hopeless(reason) => {
                     result.clear = true;
                     reasons.push(reason);

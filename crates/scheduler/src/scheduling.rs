@@ -13,6 +13,7 @@ use crate::queue::Taken;
 use crate::service::Scheduler;
 use crate::status::{Condition, NominatedNode, write};
 use client::{Regarding, Severity};
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use supervisor::panics::{caught, caught_now};
 use tokio::sync::oneshot;
@@ -98,7 +99,7 @@ impl Scheduler {
                 let failure = Failure::refused(&node, refusal);
                 self.withdraw_nomination(&pod);
                 self.queue.refused(taken.clone(), refused_by);
-                self.report(&taken, failure, None).await;
+                self.report(&taken, failure, None, Vec::new()).await;
             }
             Err(ReserveError::Panicked) => self.fail(taken, Failure::error(&BindingError::Panicked)).await,
         }
@@ -108,14 +109,14 @@ impl Scheduler {
     async fn fail(&mut self, taken: Taken, failure: Failure) {
         self.withdraw_nomination(&taken.pod);
         self.queue.failed(taken.clone());
-        self.report(&taken, failure, None).await;
+        self.report(&taken, failure, None, Vec::new()).await;
     }
 
     /// Puts a pod that no node fits back into the queue, after the PostFilter plugins had a look at it.
     async fn refuse(&mut self, taken: Taken, mut d: Decision) {
         let pod = taken.pod.clone();
         let mut nominated = Nominated::Clear;
-        let mut nomination = None;
+        let (mut nomination, mut repairs) = (None, Vec::new());
         if d.diagnosis.nodes > 0 {
             let context = PostFilterContext {
                 framework: &taken.framework,
@@ -127,6 +128,7 @@ impl Scheduler {
             let result = taken.framework.post_filter(&context);
             d.post_filter = result.message;
             nomination = result.nomination;
+            repairs = result.repairs;
             let mut keep = !result.clear;
             if !result.candidates.is_empty() {
                 let candidates = extender::preempt(&self.extenders, &pod, result.candidates, &self.cluster).await;
@@ -154,7 +156,7 @@ impl Scheduler {
         let message = d.message();
         self.queue.refused(taken.clone(), d.refused_by());
         self.options.decisions.set(&pod.meta.uid, self.options.clock.now(), d);
-        self.report(&taken, Failure { reason: "Unschedulable", message, nominated }, eviction).await;
+        self.report(&taken, Failure { reason: "Unschedulable", message, nominated }, eviction, repairs).await;
     }
 
     /// Prepares a preemption: later decisions know of it, and the pod waits for it.
@@ -183,8 +185,15 @@ impl Scheduler {
         }
     }
 
-    /// Writes why a pod is not scheduled into an event and its status, and evicts the victims of its preemption.
-    async fn report(&mut self, taken: &Taken, failure: Failure, eviction: Option<Eviction>) {
+    /// Writes why a pod is not scheduled into an event and its status, evicts the victims of its preemption, and does what may make it fit
+    /// later.
+    async fn report(
+        &mut self,
+        taken: &Taken,
+        failure: Failure,
+        eviction: Option<Eviction>,
+        repairs: Vec<BoxFuture<'static, Result<(), client::Error>>>,
+    ) {
         let pod = taken.pod.clone();
         let Some(recorder) = self.recorders.get(&taken.framework.name).cloned() else { return };
         let about = Regarding::from_meta("v1", "Pod", &pod.meta);
@@ -208,6 +217,11 @@ impl Scheduler {
                 && !e.is_not_found()
             {
                 tracing::debug!(pod = %pod.key(), "writing the condition of an unschedulable pod failed: {e}");
+            }
+            for repair in repairs {
+                if let Err(e) = repair.await {
+                    tracing::debug!(pod = %pod.key(), "what may make a pod fit failed: {e}");
+                }
             }
             if let Some(eviction) = eviction {
                 let evicted = caught("scheduler", pod.key(), eviction.run(&options, &recorder)).await;

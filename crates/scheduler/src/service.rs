@@ -108,7 +108,12 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
     // A task sends one outcome, and holds its permit until that is in the channel.
     let (outcomes, outcome) = mpsc::channel(options.bindings.max(1));
     let preempting = Preempting::default();
-    let handle = Handle { client: Some(options.client.clone()), preempting: preempting.clone() };
+    let handle = Handle {
+        client: Some(options.client.clone()),
+        preempting: preempting.clone(),
+        clock: Some(options.clock.clone()),
+        rng: Some(options.rng.clone()),
+    };
     let frameworks = Arc::new(frameworks(&options.configuration, &handle, &options.plugins)?);
     let mut extenders = options.extenders.clone();
     extenders.extend(options.configuration.connect()?);

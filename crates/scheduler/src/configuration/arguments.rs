@@ -21,6 +21,8 @@ pub struct Arguments {
     pub added_affinity: placement::NodeAffinity,
     /// How long VolumeBinding waits until volumes are bound.
     pub bind_timeout: Duration,
+    /// How long DynamicResources waits until devices are bound.
+    pub device_timeout: Duration,
 }
 
 impl Default for Arguments {
@@ -33,11 +35,13 @@ impl Default for Arguments {
             spread: PodTopologySpread::default(),
             added_affinity: placement::NodeAffinity::default(),
             bind_timeout: Duration::from_secs(600),
+            device_timeout: Duration::from_secs(600),
         }
     }
 }
 
 const RESOURCE: Form = Form::Object(Fields("ResourceSpec", &[("name", TEXT), ("weight", LONG)]));
+const DURATION: Form = Form::Plain(schema::Type::Duration);
 const SHAPE_POINT: Form = Form::Object(Fields("UtilizationShapePoint", &[("utilization", NUMBER), ("score", NUMBER)]));
 const SHAPE: Form = Form::List(&SHAPE_POINT);
 const STRATEGY: Form = Form::Object(Fields(
@@ -116,7 +120,7 @@ const KINDS: &[(&str, Kind)] = &[
         "DynamicResources",
         Kind {
             versions: &[(VERSION, "DynamicResourcesArgs")],
-            fields: Fields("DynamicResourcesArgs", &[("filterTimeout", ANY), ("bindingTimeout", ANY)]),
+            fields: Fields("DynamicResourcesArgs", &[("filterTimeout", DURATION), ("bindingTimeout", DURATION)]),
         },
     ),
 ];
@@ -196,6 +200,11 @@ impl Arguments {
                 "VolumeBinding" => {
                     let timeout = args["bindTimeoutSeconds"].as_u64();
                     arguments.bind_timeout = timeout.map_or(arguments.bind_timeout, Duration::from_secs);
+                }
+                "DynamicResources" => {
+                    let timeout = args["bindingTimeout"].as_str().and_then(meta::time::parse_go_duration);
+                    let timeout = timeout.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
+                    arguments.device_timeout = timeout.unwrap_or(arguments.device_timeout);
                 }
                 _ => {}
             }

@@ -130,6 +130,17 @@ fn check_arguments(plugin: &str, path: &FieldPath, args: &Value, errors: &mut Ve
                 }
             }
         }
+        "DynamicResources" => {
+            for (field, least, why) in [
+                ("filterTimeout", 0, "must be zero or positive"),
+                ("bindingTimeout", 1_000_000_000, "must be at least 1 second"),
+            ] {
+                let nanoseconds = args[field].as_str().and_then(meta::time::parse_go_duration);
+                if nanoseconds.is_some_and(|n| n < least) {
+                    errors.push(FieldError::invalid(&path.child(field), args[field].clone(), why));
+                }
+            }
+        }
         "NodeResourcesFit" => check_fit(path, args, errors),
         "PodTopologySpread" => check_spread(path, args, errors),
         "VolumeBinding" => {

@@ -1,18 +1,26 @@
 //! Allocates devices for the resource claims of pods.
 
+mod conditions;
+mod preference;
 mod write;
 
 use crate::allocation::{Allocator, Offer, is_usable};
+use crate::capacity::InUse;
 use crate::cluster::{Cluster, Node, NodeEntry};
-use crate::devices::{DeviceClaim, DeviceId, Devices, Selectors, allocated};
-use crate::framework::{NodeFilter, Plugin, Point, PostFilter, PostFilterContext, PreFilter, Read, Refusal};
+use crate::devices::{DeviceClaim, Devices, Selectors};
+use crate::framework::{
+    NodeFilter, NodeScore, Plugin, Point, PostFilter, PostFilterContext, PreFilter, Read, Refusal, normalize,
+};
+use crate::plugins::Handle;
 use crate::pod::Pod;
 use client::{Client, Error};
 use futures::future::BoxFuture;
+use meta::{Clock, Rng};
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 const NAME: &str = "DynamicResources";
 
@@ -32,13 +40,49 @@ struct Reserved {
 
 pub struct DynamicResources {
     client: Option<Client>,
+    clock: Option<Arc<dyn Clock>>,
+    rng: Option<Arc<dyn Rng>>,
+    /// How long devices may take to be bound.
+    timeout: Duration,
     selectors: Selectors,
     reserved: Mutex<Reserved>,
 }
 
 impl DynamicResources {
-    pub fn new(client: Option<Client>) -> Self {
-        Self { client, selectors: Selectors::default(), reserved: Mutex::default() }
+    pub fn new(handle: &Handle, timeout: Duration) -> Self {
+        Self {
+            client: handle.client.clone(),
+            clock: handle.clock.clone(),
+            rng: handle.rng.clone(),
+            timeout,
+            selectors: Selectors::default(),
+            reserved: Mutex::default(),
+        }
+    }
+
+    /// Whether a pod can use on this node what a claim has: the node reaches the devices, and binding them has not failed.
+    fn is_available(&self, claim: &DeviceClaim, node: &NodeEntry) -> bool {
+        is_usable(claim, node) && !conditions::has_failed(&claim.view, self.timeout, self.clock.as_deref())
+    }
+
+    /// A claim whose devices the pod cannot use on some node, and that only this pod may use: it may get others.
+    fn replaceable<'a>(&self, pod: &Pod, cluster: &'a Cluster) -> Option<&'a Arc<DeviceClaim>> {
+        let claims = Self::claims(pod, cluster.devices()).ok()?;
+        let nodes = || cluster.nodes().iter().filter_map(|n| n.entry.as_ref());
+        let unavailable = |c: &DeviceClaim| nodes().any(|node| !self.is_available(c, node));
+        claims.into_iter().find(|c| {
+            let only_this = c.view.reserved_for.iter().all(|uid| **uid == *pod.meta.uid);
+            !c.view.allocation.is_null() && only_this && unavailable(c)
+        })
+    }
+
+    /// Names each share of a device.
+    fn name_shares(&self, allocation: &mut Value) {
+        let Some(rng) = &self.rng else { return };
+        let results = allocation["devices"]["results"].as_array_mut().into_iter().flatten();
+        for result in results.filter(|r| !r["shareID"].is_null()) {
+            result["shareID"] = meta::random::uuid(&**rng).into();
+        }
     }
 
     /// The claims of a pod. Errors if one is missing or cannot be used.
@@ -81,17 +125,15 @@ impl DynamicResources {
     }
 
     /// The devices that claims have, or will have.
-    fn in_use(&self, devices: &Devices) -> HashSet<DeviceId> {
-        let mut in_use = devices.in_use();
-        in_use.extend(self.reserved.lock().allocations.values().flat_map(allocated));
-        in_use
+    fn in_use(&self, devices: &Devices) -> InUse {
+        devices.in_use(&self.reserved.lock().allocations)
     }
 
     /// What a pod needs on a node: its claims, with devices for those that have none. Errors with the reason why it cannot be had.
     fn plan(&self, check: &Check<'_>, node: &NodeEntry) -> Result<Vec<Reservation>, &'static str> {
         let missing: Vec<&Arc<DeviceClaim>> =
             check.claims.iter().filter(|c| c.view.allocation.is_null()).copied().collect();
-        if check.claims.iter().any(|c| !c.view.allocation.is_null() && !is_usable(c, node)) {
+        if check.claims.iter().any(|c| !c.view.allocation.is_null() && !self.is_available(c, node)) {
             return Err("resourceclaim not available on the node");
         }
         let mut allocations = Vec::new();
@@ -132,7 +174,15 @@ impl Plugin for DynamicResources {
     }
 
     fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter, Point::PostFilter, Point::Reserve, Point::PreBind]
+        &[
+            Point::PreFilter,
+            Point::Filter,
+            Point::PostFilter,
+            Point::PreScore,
+            Point::Score,
+            Point::Reserve,
+            Point::PreBind,
+        ]
     }
 
     fn pre_filter<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
@@ -148,6 +198,11 @@ impl Plugin for DynamicResources {
     }
 
     fn post_filter(&self, context: &PostFilterContext<'_>) -> PostFilter {
+        if let (Some(claim), Some(client)) = (self.replaceable(context.pod, context.cluster), &self.client) {
+            let (client, claim) = (client.clone(), claim.clone());
+            let write = Box::pin(async move { write::deallocate(&client, &claim).await });
+            return PostFilter::Repair { message: "deallocation of ResourceClaim completed".into(), write };
+        }
         let reason = match context.pod.view.device_claims.is_empty() {
             true => "no new claims to deallocate",
             false => "still not schedulable",
@@ -155,11 +210,18 @@ impl Plugin for DynamicResources {
         PostFilter::Refused(reason.into())
     }
 
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+        let check = Check::new(self, pod, cluster.devices()).ok().filter(|c| !c.claims.is_empty())?;
+        let has_choice = |c: &Arc<DeviceClaim>| preference::alternatives(&c.view.devices).next().is_some();
+        check.claims.iter().any(|c| has_choice(c)).then(|| Box::new(Preferred(check)) as _)
+    }
+
     fn reserve(&self, pod: &Pod, node: &str, cluster: &Cluster) -> Result<(), Refusal> {
         let entry = cluster.node(node).and_then(|n| n.entry.as_ref());
         let (false, Some(entry)) = (pod.view.device_claims.is_empty(), entry) else { return Ok(()) };
         let check = Check::new(self, pod, cluster.devices())?;
-        let plan = self.plan(&check, entry).map_err(|why| Refusal::unresolvable(NAME, why))?;
+        let mut plan = self.plan(&check, entry).map_err(|why| Refusal::unresolvable(NAME, why))?;
+        plan.iter_mut().for_each(|(_, allocation)| self.name_shares(allocation));
         let mut reserved = self.reserved.lock();
         for (claim, allocation) in plan.iter().filter(|(_, a)| !a.is_null()) {
             reserved.allocations.insert(claim.meta.uid.clone(), allocation.clone());
@@ -177,10 +239,13 @@ impl Plugin for DynamicResources {
 
     fn pre_bind(&self, pod: &Arc<Pod>, _: &Arc<str>) -> Option<BoxFuture<'static, Result<(), Error>>> {
         let plan = self.reserved.lock().pods.get(&pod.meta.uid).cloned()?;
-        let (client, pod) = (self.client.clone()?, pod.clone());
+        let (client, clock, timeout, pod) = (self.client.clone()?, self.clock.clone()?, self.timeout, pod.clone());
         Some(Box::pin(async move {
             for (claim, allocation) in &plan {
-                write::reserve(&client, &pod, claim, allocation).await?;
+                write::reserve(&client, &*clock, &pod, claim, allocation).await?;
+            }
+            for (claim, _) in &plan {
+                conditions::wait(&client, &*clock, claim, timeout).await?;
             }
             Ok(())
         }))
@@ -201,6 +266,24 @@ impl DynamicResources {
         allocations.retain(|uid, _| {
             waiting.contains_key(uid) || devices.claim_by_uid(uid).is_some_and(|c| c.view.allocation.is_null())
         });
+    }
+}
+
+/// Scores nodes by the alternatives that requests get there: earlier ones are better.
+struct Preferred<'a>(Check<'a>);
+
+impl NodeScore for Preferred<'_> {
+    fn score(&self, node: &Node) -> i64 {
+        let plan = node.entry.as_ref().and_then(|entry| self.0.plugin.plan(&self.0, entry).ok());
+        let score = |(claim, new): &Reservation| {
+            let allocation = if new.is_null() { &claim.view.allocation } else { new };
+            preference::score(&claim.view.devices, allocation)
+        };
+        plan.iter().flatten().map(score).sum()
+    }
+
+    fn normalize(&self, scores: &mut [i64]) {
+        normalize(scores, false);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::harness::Plane;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 impl Plane {
     async fn resource(&self, path: &str, mut v: Value, name: &str) {
@@ -69,4 +70,109 @@ async fn pods_go_where_the_devices_of_their_claims_are() {
     p.node("c", "4").await;
     p.offer("c", &["large"]).await;
     assert_eq!(p.node_of("waiting").await, "c");
+}
+
+/// A claim whose devices are on a node that does not suit its pod gets other ones.
+#[tokio::test(start_paused = true)]
+async fn claims_lose_devices_that_their_pod_cannot_reach() {
+    let p = Plane::start().await;
+    p.node("a", "4").await;
+    p.node("b", "1").await;
+    p.offer("a", &["x"]).await;
+    p.offer("b", &["x"]).await;
+    p.resource("deviceclasses", json!({"spec": {}}), "gpu").await;
+    p.device_claim("c", json!({"deviceClassName": "gpu"})).await;
+    // As after a pod that is gone.
+    let result = json!({"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu0"});
+    let here = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]);
+    let allocation = json!({"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": here}});
+    let path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c";
+    let mut claim = p.cluster.call("GET", path, Value::Null).await.body;
+    claim["metadata"]["finalizers"] = json!(["resource.kubernetes.io/delete-protection"]);
+    claim = p.cluster.call("PUT", path, claim).await.body;
+    claim["status"]["allocation"] = allocation;
+    let written = p.cluster.call("PUT", &format!("{path}/status"), claim).await;
+    assert_eq!(written.code, 200, "{}", written.body);
+    let spec = json!({
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}],
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}, "claims": [{"name": "gpu"}]}}],
+    });
+    p.create("pods", json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "big"}, "spec": spec})).await;
+    assert_eq!(p.node_of("big").await, "a");
+    let claim = p.api("resourceclaims").get("c").await.unwrap();
+    assert_eq!(claim.at(&["status", "allocation", "devices", "results"]).unwrap()[0]["pool"], "a");
+}
+
+/// Pods get shares of one device, each with a name of its own, until its capacity is used up.
+#[tokio::test(start_paused = true)]
+async fn pods_share_a_device() {
+    let p = Plane::start().await;
+    p.node("a", "4").await;
+    let device = json!({"name": "card", "allowMultipleAllocations": true, "capacity": {"memory": {"value": "10Gi"}}});
+    let spec = json!({"driver": "d.com", "nodeName": "a", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [device]});
+    p.resource("resourceslices", json!({"spec": spec}), "s").await;
+    p.resource("deviceclasses", json!({"spec": {}}), "gpu").await;
+    let wants = json!({"deviceClassName": "gpu", "capacity": {"requests": {"memory": "4Gi"}}});
+    let mut shares = Vec::new();
+    for name in ["one", "two"] {
+        p.device_claim(name, wants.clone()).await;
+        p.device_pod(name, name).await;
+        p.node_of(name).await;
+        let claim = p.api("resourceclaims").get(name).await.unwrap();
+        let result = claim.at(&["status", "allocation", "devices", "results"]).unwrap()[0].clone();
+        assert_eq!(result["consumedCapacity"], json!({"memory": "4Gi"}), "{result}");
+        assert!(claim.at(&["status", "allocation", "allocationTimestamp"]).is_some());
+        shares.push(result["shareID"].as_str().unwrap().to_owned());
+    }
+    assert!(shares[0] != shares[1] && shares[0].len() == 36, "{shares:?}");
+    p.device_claim("three", wants).await;
+    p.device_pod("three", "three").await;
+    p.waits_because("three", "1 cannot allocate all claims").await;
+}
+
+/// A pod is bound once the driver has attached its device; devices that fail are replaced.
+#[tokio::test(start_paused = true)]
+async fn pods_wait_until_their_devices_are_attached() {
+    let p = Plane::start().await;
+    p.node("a", "4").await;
+    let device =
+        |name: &str| json!({"name": name, "bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]});
+    let pool = json!({"name": "p", "generation": 1, "resourceSliceCount": 1});
+    let spec = json!({"driver": "d.com", "nodeName": "a", "pool": pool, "devices": [device("one"), device("two")]});
+    p.resource("resourceslices", json!({"spec": spec}), "s").await;
+    p.resource("deviceclasses", json!({"spec": {}}), "gpu").await;
+    p.device_claim("c", json!({"deviceClassName": "gpu"})).await;
+    p.device_pod("pod", "c").await;
+    let path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c";
+    let report = async |kind: &str| {
+        let mut claim = p.cluster.call("GET", path, Value::Null).await.body;
+        let result = claim["status"]["allocation"]["devices"]["results"][0].clone();
+        let now = "2026-01-01T00:00:00Z";
+        let condition =
+            json!({"type": kind, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": now});
+        claim["status"]["devices"] =
+            json!([{"driver": "d.com", "pool": "p", "device": result["device"], "conditions": [condition]}]);
+        let written = p.cluster.call("PUT", &format!("{path}/status"), claim).await;
+        assert_eq!(written.code, 200, "{}", written.body);
+        result["device"].as_str().unwrap().to_owned()
+    };
+    let allocated = async || {
+        p.until("the claim has a device", async || {
+            let claim = p.cluster.call("GET", path, Value::Null).await.body;
+            claim["status"]["allocation"]["devices"]["results"][0]["device"].as_str().map(str::to_owned)
+        })
+        .await
+    };
+    assert_eq!(allocated().await, "one");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(p.api("pods").get("pod").await.unwrap().at(&["spec", "nodeName"]).is_none(), "it is not attached yet");
+    report("broken").await;
+    p.until("the device is taken back", async || {
+        let claim = p.cluster.call("GET", path, Value::Null).await.body;
+        claim["status"]["devices"].is_null().then_some(())
+    })
+    .await;
+    allocated().await;
+    report("attached").await;
+    assert_eq!(p.node_of("pod").await, "a");
 }

@@ -3,6 +3,7 @@
 use crate::devices::DeviceClaim;
 use crate::pod::Pod;
 use client::{ApiResource, Client, Error, Patch, WriteOptions};
+use meta::Clock;
 use serde_json::{Value, json};
 
 /// Keeps a claim with devices until they are returned.
@@ -11,7 +12,13 @@ const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 const TRIES: usize = 5;
 
 /// Gives a claim its devices, unless it has some, and lets the pod use it. Errors if the claim was allocated otherwise meanwhile.
-pub(super) async fn reserve(client: &Client, pod: &Pod, claim: &DeviceClaim, allocation: &Value) -> Result<(), Error> {
+pub(super) async fn reserve(
+    client: &Client,
+    clock: &dyn Clock,
+    pod: &Pod,
+    claim: &DeviceClaim,
+    allocation: &Value,
+) -> Result<(), Error> {
     let resource = ApiResource::named("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", true);
     let claims = client.dynamic(&resource).namespace(&claim.meta.namespace);
     let mut conflict = None;
@@ -21,7 +28,8 @@ pub(super) async fn reserve(client: &Client, pod: &Pod, claim: &DeviceClaim, all
             return Err(Error::Unexpected(format!("claim {} was recreated", claim.meta.name)));
         }
         let has = now.at(&["status", "allocation"]).cloned().unwrap_or_default();
-        if !allocation.is_null() && !has.is_null() && has != *allocation {
+        let is_same = has["devices"] == allocation["devices"];
+        if !allocation.is_null() && !has.is_null() && !is_same {
             return Err(Error::Unexpected(format!(
                 "claim {} got allocated elsewhere in the meantime",
                 claim.meta.name
@@ -59,6 +67,7 @@ pub(super) async fn reserve(client: &Client, pod: &Pod, claim: &DeviceClaim, all
         let mut status = json!({"reservedFor": consumers});
         if has.is_null() {
             status["allocation"] = allocation.clone();
+            status["allocation"]["allocationTimestamp"] = meta::time::format(clock.now()).into();
         }
         let patch = Patch::Merge(json!({"metadata": {"resourceVersion": now.resource_version()}, "status": status}));
         match claims.patch_status(&claim.meta.name, &WriteOptions::default(), &patch).await {
@@ -68,4 +77,14 @@ pub(super) async fn reserve(client: &Client, pod: &Pod, claim: &DeviceClaim, all
         }
     }
     Err(conflict.unwrap_or_else(|| Error::Unexpected("claim could not be written".into())))
+}
+
+/// Takes back the devices of a claim, so that it can get others. Errors if the claim was changed meanwhile.
+pub(super) async fn deallocate(client: &Client, claim: &DeviceClaim) -> Result<(), Error> {
+    let resource = ApiResource::named("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", true);
+    let claims = client.dynamic(&resource).namespace(&claim.meta.namespace);
+    let status = json!({"allocation": null, "reservedFor": null, "devices": null});
+    let version = json!({"resourceVersion": &*claim.meta.resource_version, "uid": &*claim.meta.uid});
+    let patch = Patch::Merge(json!({"metadata": version, "status": status}));
+    claims.patch_status(&claim.meta.name, &WriteOptions::default(), &patch).await.map(drop)
 }

@@ -1,0 +1,160 @@
+//! Capacity of devices that several claims share (upstream `structured/internal/incubating/consumable_capacity.go`). Pure.
+
+use crate::devices::DeviceId;
+use meta::{Quantity, Value};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Amounts by the name of the capacity.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// What claims use of devices.
+#[derive(Clone, Debug, Default)]
+pub struct InUse {
+    /// Devices that one claim has alone.
+    exclusive: HashSet<DeviceId>,
+    /// Of shared devices: how much of each capacity is used, in billionths.
+    shared: HashMap<DeviceId, BTreeMap<String, i128>>,
+}
+
+impl InUse {
+    /// Adds what an allocation (`status.allocation` of a claim) uses. Administrative access uses nothing.
+    pub fn add(&mut self, allocation: &Value) {
+        let results = allocation["devices"]["results"].as_array().into_iter().flatten();
+        for result in results.filter(|r| r["adminAccess"] != true) {
+            let text = |field: &str| -> Box<str> { result[field].as_str().unwrap_or_default().into() };
+            let id = (text("driver"), text("pool"), text("device"));
+            if result["shareID"].is_null() {
+                self.exclusive.insert(id);
+                continue;
+            }
+            let consumed = result["consumedCapacity"].as_object().into_iter().flatten();
+            self.add_shared(id, consumed.filter_map(|(name, v)| Some((name, read(v)?))));
+        }
+    }
+
+    pub fn add_exclusive(&mut self, id: DeviceId) {
+        self.exclusive.insert(id);
+    }
+
+    pub fn add_shared<'a>(&mut self, id: DeviceId, consumed: impl Iterator<Item = (&'a String, Quantity)>) {
+        let used = self.shared.entry(id).or_default();
+        for (name, amount) in consumed {
+            *used.entry(name.clone()).or_default() += amount.nano_value();
+        }
+    }
+
+    /// Whether one claim has the device alone.
+    pub fn is_exclusive(&self, id: &DeviceId) -> bool {
+        self.exclusive.contains(id)
+    }
+
+    /// Whether claims share the device.
+    pub fn is_shared(&self, id: &DeviceId) -> bool {
+        self.shared.contains_key(id)
+    }
+
+    /// Whether any claim has the device or a part of it.
+    pub fn has(&self, id: &DeviceId) -> bool {
+        self.is_exclusive(id) || self.is_shared(id)
+    }
+
+    /// How much of a capacity of a shared device is used, in billionths.
+    pub fn used(&self, id: &DeviceId, capacity: &str) -> i128 {
+        self.shared.get(id).and_then(|all| all.get(capacity)).copied().unwrap_or(0)
+    }
+}
+
+fn read(value: &Value) -> Option<Quantity> {
+    Quantity::parse(value.as_str()?).ok()
+}
+
+fn least(a: &Quantity, b: &Quantity) -> bool {
+    a.nano_value() <= b.nano_value()
+}
+
+/// What a request uses of each capacity of a device: what it asks for, rounded up as the policy of the capacity says. None if the device
+/// lacks a requested capacity, or a policy forbids the amount.
+pub fn consumed(requests: &Value, device: &Value) -> Option<Amounts> {
+    let capacities = &device["capacity"];
+    let requested = requests["requests"].as_object();
+    if requested.into_iter().flatten().any(|(name, _)| capacities[name].is_null()) {
+        return None;
+    }
+    let each = capacities.as_object().into_iter().flatten();
+    each.map(|(name, capacity)| {
+        let request = requested.and_then(|all| read(all.get(name)?));
+        Some((name.clone(), amount(request, capacity)?))
+    })
+    .collect()
+}
+
+/// The amount for a request of a capacity; none if its policy forbids it.
+fn amount(request: Option<Quantity>, capacity: &Value) -> Option<Quantity> {
+    let policy = &capacity["requestPolicy"];
+    let Some(request) = request else { return read(&policy["default"]).or_else(|| read(&capacity["value"])) };
+    let (range, values) = (&policy["validRange"], policy["validValues"].as_array());
+    let amount = match (read(&range["min"]), values) {
+        (Some(min), _) => round_up(request, min, read(&range["step"])),
+        (None, Some(values)) => values.iter().filter_map(read).find(|value| least(&request, value)).unwrap_or(request),
+        (None, None) => request,
+    };
+    let is_default = read(&policy["default"]).is_some_and(|default| default.nano_value() == amount.nano_value());
+    let is_valid = match (read(&range["max"]), values) {
+        (Some(max), _) => least(&amount, &max),
+        (None, Some(values)) => values.iter().filter_map(read).any(|value| value.nano_value() == amount.nano_value()),
+        (None, None) => true,
+    };
+    (is_default || is_valid).then_some(amount)
+}
+
+fn round_up(request: Quantity, min: Quantity, step: Option<Quantity>) -> Quantity {
+    if least(&request, &min) {
+        return min;
+    }
+    let Some(step) = step.map(|s| s.value()).filter(|s| *s > 0) else { return request };
+    let above = request.value() - min.value();
+    Quantity::binary(min.value() + step * (above / step + i64::from(above % step != 0)))
+}
+
+/// Whether a device has these amounts beside `used`, in billionths by capacity.
+pub fn suffices(device: &Value, amounts: &Amounts, used: impl Fn(&str) -> i128) -> bool {
+    amounts.iter().all(|(name, amount)| {
+        let value = read(&device["capacity"][name]["value"]).map_or(0, |q| q.nano_value());
+        amount.nano_value() + used(name) <= value
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn requests_are_rounded_up_as_the_policy_says() {
+        let check = |policy: Value, request: Option<&str>, expect: Option<&str>| {
+            let mut capacity = json!({"value": "10Gi"});
+            if !policy.is_null() {
+                capacity["requestPolicy"] = policy.clone();
+            }
+            let request = request.map_or(json!({}), |r| json!({"requests": {"memory": r}}));
+            let found = consumed(&request, &json!({"capacity": {"memory": capacity}}));
+            let found = found.map(|all| all["memory"].to_string());
+            assert_eq!(found.as_deref(), expect, "{policy} {request}");
+        };
+        check(Value::Null, None, Some("10Gi"));
+        check(Value::Null, Some("3Gi"), Some("3Gi"));
+        let range = json!({"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "2Gi"}});
+        check(range.clone(), None, Some("1Gi"));
+        check(range.clone(), Some("1"), Some("1Gi"));
+        check(range.clone(), Some("2Gi"), Some("3Gi"));
+        check(range.clone(), Some("7Gi"), Some("7Gi"));
+        check(range, Some("8Gi"), None);
+        let values = json!({"default": "1Gi", "validValues": ["1Gi", "4Gi"]});
+        check(values.clone(), Some("2Gi"), Some("4Gi"));
+        check(values.clone(), Some("5Gi"), None);
+        check(values, None, Some("1Gi"));
+        let open = json!({"default": "1Gi", "validRange": {"min": "1Gi"}});
+        check(open, Some("9Gi"), Some("9Gi"));
+        assert!(consumed(&json!({"requests": {"cores": "1"}}), &json!({"capacity": {}})).is_none());
+    }
+}
