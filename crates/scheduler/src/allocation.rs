@@ -10,7 +10,7 @@ use meta::Quantity;
 use placement::{EXCLUDING, Taint, Toleration, untolerated};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The most devices that are tried for the claims of a pod on a node.
@@ -43,8 +43,7 @@ type Counters<'a> = HashMap<(&'a str, &'a str), i128>;
 /// The devices of a pool, and the counters that they share.
 #[derive(Default)]
 struct Pool<'a> {
-    /// Positions among all offered devices.
-    devices: Vec<usize>,
+    devices: Vec<Offered<'a>>,
     counters: Counters<'a>,
 }
 
@@ -61,57 +60,13 @@ fn counters<'a>(sets: &'a Value, name_of: &str, mut each: impl FnMut(&'a str, &'
 /// What can be allocated on all nodes.
 pub struct Offer<'a> {
     devices: &'a Devices,
-    offered: Vec<Offered<'a>>,
-    /// The positions in `offered` of the devices that one node alone can use, and of all others.
-    by_node: HashMap<&'a str, Vec<usize>>,
-    elsewhere: Vec<usize>,
-    /// By driver and name.
-    pools: HashMap<(&'a str, &'a str), Pool<'a>>,
-    /// What others have.
-    in_use: InUse,
-    /// The domains of all attributes and capacities.
-    domains: Vec<String>,
+    /// What others get whose claims do not show it yet.
+    reserved: InUse,
 }
 
 impl<'a> Offer<'a> {
-    pub fn new(devices: &'a Devices, in_use: InUse) -> Self {
-        let (mut offered, mut by_node, mut elsewhere) = (Vec::new(), HashMap::<_, Vec<_>>::new(), Vec::new());
-        let mut pools = HashMap::new();
-        for found in devices.pools() {
-            let mut pool = Pool::default();
-            for slice in &found.slices {
-                counters(&slice["sharedCounters"], "name", |set, name, amount| {
-                    pool.counters.insert((set, name), amount);
-                });
-            }
-            for device in found.devices() {
-                let position = offered.len();
-                match device.nodes()["nodeName"].as_str().filter(|n| !n.is_empty()) {
-                    Some(node) => by_node.entry(node).or_default().push(position),
-                    None => elsewhere.push(position),
-                }
-                pool.devices.push(position);
-                offered.push(device);
-            }
-            pools.insert((found.driver, found.name), pool);
-        }
-        let mut domains: HashSet<String> = HashSet::new();
-        for device in &offered {
-            for field in ["attributes", "capacity"] {
-                let names = device.device[field].as_object().into_iter().flatten().map(|(name, _)| name);
-                domains.extend(names.filter_map(|n| Some(n.split_once('/')?.0.to_owned())));
-            }
-        }
-        Self { devices, offered, by_node, elsewhere, pools, in_use, domains: domains.into_iter().collect() }
-    }
-
-    /// The devices that a node can use, in the order of their pools and slices.
-    fn on(&self, node: &NodeEntry) -> Vec<Offered<'a>> {
-        let own = self.by_node.get(&*node.meta.name).into_iter().flatten();
-        let others = self.elsewhere.iter().filter(|i| reaches(self.offered[**i].nodes(), node));
-        let mut positions: Vec<usize> = own.chain(others).copied().collect();
-        positions.sort_unstable();
-        positions.into_iter().map(|i| self.offered[i]).collect()
+    pub fn new(devices: &'a Devices, reserved: InUse) -> Self {
+        Self { devices, reserved }
     }
 }
 
@@ -120,8 +75,10 @@ pub struct Allocator<'a> {
     offer: &'a Offer<'a>,
     selectors: &'a Selectors,
     node: &'a NodeEntry,
-    /// The devices that the node can use.
+    /// The devices that the node can use, in the order of their pools and slices.
     offered: Vec<Offered<'a>>,
+    /// The pools of these devices, by driver and name.
+    pools: HashMap<(&'a str, &'a str), Pool<'a>>,
     /// What was allocated before for other claims of the pod.
     taken: InUse,
     steps: usize,
@@ -144,11 +101,28 @@ fn attribute<'a>(device: &Offered<'a>, name: &str) -> Option<&'a Value> {
 
 impl<'a> Allocator<'a> {
     pub fn new(offer: &'a Offer<'a>, selectors: &'a Selectors, node: &'a NodeEntry) -> Self {
-        Self { offer, selectors, node, offered: offer.on(node), taken: InUse::default(), steps: 0 }
+        let (mut offered, mut pools) = (Vec::new(), HashMap::new());
+        for found in offer.devices.pools(&node.meta.name) {
+            let mut pool = Pool::default();
+            for slice in &found.slices {
+                counters(&slice["sharedCounters"], "name", |set, name, amount| {
+                    pool.counters.insert((set, name), amount);
+                });
+            }
+            pool.devices.extend(found.devices());
+            offered.extend(pool.devices.iter().filter(|d| reaches(d.nodes(), node)).copied());
+            pools.insert((found.driver, found.name), pool);
+        }
+        Self { offer, selectors, node, offered, pools, taken: InUse::default(), steps: 0 }
+    }
+
+    /// What others have or get, and what other claims of the pod get.
+    fn in_use(&self) -> [&InUse; 3] {
+        [self.offer.devices.in_use(), &self.offer.reserved, &self.taken]
     }
 
     fn is_used(&self, device: &DeviceId) -> bool {
-        self.offer.in_use.has(device) || self.taken.has(device)
+        self.in_use().iter().any(|all| all.has(device))
     }
 
     /// The allocations of claims, in their order. None if the devices do not suffice.
@@ -260,7 +234,7 @@ impl<'a> Allocator<'a> {
     /// Whether selectors and tolerations admit a device.
     fn suits(&self, device: &Offered<'a>, class: &'a Value, request: &Request<'a>) -> bool {
         let selectors = list(class, "selectors").chain(list(request.value, "selectors"));
-        let subject = Device { driver: device.driver, device: device.device, domains: &self.offer.domains };
+        let subject = Device { driver: device.driver, device: device.device, domains: self.offer.devices.domains() };
         let selected = |s: &Value| {
             let program = self.selectors.get(text(&s["cel"], "expression"));
             // An expression that fails selects nothing.
@@ -278,8 +252,8 @@ impl<'a> Allocator<'a> {
         let mut same = chosen.iter().filter(|c| c.device.id() == id);
         let is_admin = request.value["adminAccess"] == true;
         if device.device["allowMultipleAllocations"] == true {
-            let has_share = self.offer.in_use.is_shared(&id) || self.taken.is_shared(&id) || same.next().is_some();
-            let is_exclusive = self.offer.in_use.is_exclusive(&id) || self.taken.is_exclusive(&id);
+            let has_share = self.in_use().iter().any(|all| all.is_shared(&id)) || same.next().is_some();
+            let is_exclusive = self.in_use().iter().any(|all| all.is_exclusive(&id));
             // Whoever has a share already has the counters, too.
             return is_admin || (!is_exclusive && (has_share || self.has_counters(device, chosen)));
         }
@@ -301,7 +275,7 @@ impl<'a> Allocator<'a> {
             let shares = chosen.iter().filter(|c| c.device.id() == id).filter_map(|c| c.share.as_ref()?.get(name));
             shares.map(meta::Quantity::nano_value).sum()
         };
-        let used = |name: &str| self.offer.in_use.used(&id, name) + self.taken.used(&id, name) + here(name);
+        let used = |name: &str| self.in_use().iter().map(|all| all.used(&id, name)).sum::<i128>() + here(name);
         suffices(device.device, &amounts, used).then(|| is_shared.then_some(amounts))
     }
 
@@ -310,13 +284,13 @@ impl<'a> Allocator<'a> {
         if list(device.device, "consumesCounters").next().is_none() {
             return true;
         }
-        let Some(pool) = self.offer.pools.get(&(device.driver, device.pool)) else { return false };
+        let Some(pool) = self.pools.get(&(device.driver, device.pool)) else { return false };
         let mut left = pool.counters.clone();
         let is_used = |d: &Offered<'a>| {
             let id = d.id();
             self.is_used(&id) || chosen.iter().any(|c| c.device.id() == id) || id == device.id()
         };
-        for d in pool.devices.iter().map(|i| &self.offer.offered[*i]).filter(|d| is_used(d)) {
+        for d in pool.devices.iter().filter(|d| is_used(d)) {
             counters(&d.device["consumesCounters"], "counterSet", |set, name, amount| {
                 *left.entry((set, name)).or_default() -= amount;
             });

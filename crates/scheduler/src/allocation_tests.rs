@@ -1,5 +1,5 @@
 use super::*;
-use crate::devices::DeviceObject;
+use crate::devices::{DeviceObject, Pool};
 use client::Entry;
 
 fn entry<V: client::informer::View>(v: &Value) -> Arc<Entry<V>> {
@@ -25,8 +25,7 @@ fn allocate(all: &Devices, claim: Value) -> Option<Vec<String>> {
     let claim: Arc<DeviceClaim> = entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": claim}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
     let selectors = Selectors::default();
-    let allocations =
-        Allocator::new(&Offer::new(all, all.in_use(&HashMap::new())), &selectors, &node).allocate(&[&claim])?;
+    let allocations = Allocator::new(&Offer::new(all, InUse::default()), &selectors, &node).allocate(&[&claim])?;
     let results = allocations[0]["devices"]["results"].as_array().unwrap().clone();
     Some(results.iter().map(|r| format!("{}={}", text(r, "request"), text(r, "device"))).collect())
 }
@@ -160,7 +159,7 @@ fn claims_share_the_capacity_of_a_device() {
     let claim: Arc<DeviceClaim> =
         entry(&json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let (offer, selectors) = (Offer::new(&all, all.in_use(&HashMap::new())), Selectors::default());
+    let (offer, selectors) = (Offer::new(&all, InUse::default()), Selectors::default());
     let allocated = Allocator::new(&offer, &selectors, &node).allocate(&[&claim]).unwrap();
     assert_eq!(allocated[0]["devices"]["results"][0]["consumedCapacity"], json!({"memory": "1Gi"}));
     let plain = json!([{"cel": {"expression": "!device.allowMultipleAllocations"}}]);
@@ -168,4 +167,49 @@ fn claims_share_the_capacity_of_a_device() {
         |memory: &str| allocate(&all, json!({"requests": [wants("r", memory, json!({"selectors": plain}))]}));
     assert_eq!(on_plain("4Gi"), names(&["r=plain"]));
     assert_eq!(on_plain("5Gi"), None);
+}
+
+/// What is looked up follows the objects: slices that move to another node or pool, claims that lose or change their devices.
+#[test]
+fn lookups_follow_changes_of_objects() {
+    let slice = |name: &str, node: &str, pool: &str, device: &str| -> DeviceObject {
+        let mut spec = json!({"driver": "d.com", "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": device}]});
+        match node {
+            "" => spec["allNodes"] = true.into(),
+            node => spec["nodeName"] = node.into(),
+        }
+        DeviceObject::Slice(entry(&json!({"metadata": {"name": name}, "spec": spec})))
+    };
+    let claim = |device: &str, share: Option<&str>| {
+        let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": device});
+        if let Some(amount) = share {
+            result["shareID"] = "s".into();
+            result["consumedCapacity"] = json!({"memory": amount});
+        }
+        let status = json!({"allocation": {"devices": {"results": [result]}}});
+        DeviceObject::Claim(entry(&json!({"metadata": {"name": "c", "uid": "u"}, "status": status})))
+    };
+    let mut all = Devices::default();
+    let on = |all: &Devices, node: &str| -> Vec<String> {
+        all.pools(node).iter().flat_map(Pool::devices).map(|d| d.name.to_owned()).collect()
+    };
+    all.set(slice("s", "a", "p", "one"));
+    all.set(slice("everywhere", "", "q", "two"));
+    assert_eq!((on(&all, "a"), on(&all, "b")), (vec!["one".to_owned(), "two".to_owned()], vec!["two".to_owned()]));
+    all.set(slice("s", "b", "p", "one"));
+    assert_eq!((on(&all, "a"), on(&all, "b")), (vec!["two".to_owned()], vec!["one".to_owned(), "two".to_owned()]));
+    all.remove(&slice("everywhere", "", "q", "two"));
+    all.remove(&slice("s", "b", "p", "one"));
+    assert!(on(&all, "a").is_empty() && on(&all, "b").is_empty());
+
+    let id = |device: &str| -> DeviceId { ("d.com".into(), "p".into(), device.into()) };
+    all.set(claim("one", None));
+    assert!(all.in_use().is_exclusive(&id("one")) && all.claim_by_uid("u").is_some());
+    all.set(claim("two", Some("4")));
+    assert!(!all.in_use().has(&id("one")) && all.in_use().is_shared(&id("two")));
+    assert_eq!(all.in_use().used(&id("two"), "memory"), 4_000_000_000);
+    all.set(claim("two", Some("1")));
+    assert_eq!(all.in_use().used(&id("two"), "memory"), 1_000_000_000);
+    all.remove(&claim("two", None));
+    assert!(!all.in_use().has(&id("two")) && all.claim_by_uid("u").is_none());
 }

@@ -2,7 +2,7 @@
 
 use crate::devices::DeviceId;
 use meta::{Quantity, Value};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// Amounts by the name of the capacity.
 pub type Amounts = BTreeMap<String, Quantity>;
@@ -10,34 +10,66 @@ pub type Amounts = BTreeMap<String, Quantity>;
 /// What claims use of devices.
 #[derive(Clone, Debug, Default)]
 pub struct InUse {
-    /// Devices that one claim has alone.
-    exclusive: HashSet<DeviceId>,
-    /// Of shared devices: how much of each capacity is used, in billionths.
-    shared: HashMap<DeviceId, BTreeMap<String, i128>>,
+    /// Devices that one claim has alone, with the number of claims that say so.
+    exclusive: HashMap<DeviceId, usize>,
+    /// Of shared devices: the number of shares, and how much of each capacity is used, in billionths.
+    shared: HashMap<DeviceId, (usize, BTreeMap<String, i128>)>,
+}
+
+/// What a result of an allocation uses: a device, or a share of one. None for administrative access.
+fn use_of(result: &Value) -> Option<(DeviceId, Option<Vec<(&String, Quantity)>>)> {
+    if result["adminAccess"] == true {
+        return None;
+    }
+    let text = |field: &str| -> Box<str> { result[field].as_str().unwrap_or_default().into() };
+    let consumed = result["consumedCapacity"].as_object().into_iter().flatten();
+    let share = || consumed.filter_map(|(name, v)| Some((name, read(v)?))).collect();
+    Some(((text("driver"), text("pool"), text("device")), (!result["shareID"].is_null()).then(share)))
 }
 
 impl InUse {
-    /// Adds what an allocation (`status.allocation` of a claim) uses. Administrative access uses nothing.
+    /// Adds what an allocation (`status.allocation` of a claim) uses.
     pub fn add(&mut self, allocation: &Value) {
-        let results = allocation["devices"]["results"].as_array().into_iter().flatten();
-        for result in results.filter(|r| r["adminAccess"] != true) {
-            let text = |field: &str| -> Box<str> { result[field].as_str().unwrap_or_default().into() };
-            let id = (text("driver"), text("pool"), text("device"));
-            if result["shareID"].is_null() {
-                self.exclusive.insert(id);
-                continue;
+        for (id, share) in results(allocation).filter_map(use_of) {
+            match share {
+                Some(share) => self.add_shared(id, share.into_iter()),
+                None => self.add_exclusive(id),
             }
-            let consumed = result["consumedCapacity"].as_object().into_iter().flatten();
-            self.add_shared(id, consumed.filter_map(|(name, v)| Some((name, read(v)?))));
+        }
+    }
+
+    /// Removes what an allocation uses that was added.
+    pub fn remove(&mut self, allocation: &Value) {
+        for (id, share) in results(allocation).filter_map(use_of) {
+            match share {
+                Some(share) => {
+                    let Some((count, used)) = self.shared.get_mut(&id) else { continue };
+                    *count -= 1;
+                    for (name, amount) in share {
+                        *used.entry(name.clone()).or_default() -= amount.nano_value();
+                    }
+                    if *count == 0 {
+                        self.shared.remove(&id);
+                    }
+                }
+                None => {
+                    let Some(count) = self.exclusive.get_mut(&id) else { continue };
+                    *count -= 1;
+                    if *count == 0 {
+                        self.exclusive.remove(&id);
+                    }
+                }
+            }
         }
     }
 
     pub fn add_exclusive(&mut self, id: DeviceId) {
-        self.exclusive.insert(id);
+        *self.exclusive.entry(id).or_default() += 1;
     }
 
     pub fn add_shared<'a>(&mut self, id: DeviceId, consumed: impl Iterator<Item = (&'a String, Quantity)>) {
-        let used = self.shared.entry(id).or_default();
+        let (count, used) = self.shared.entry(id).or_default();
+        *count += 1;
         for (name, amount) in consumed {
             *used.entry(name.clone()).or_default() += amount.nano_value();
         }
@@ -45,7 +77,7 @@ impl InUse {
 
     /// Whether one claim has the device alone.
     pub fn is_exclusive(&self, id: &DeviceId) -> bool {
-        self.exclusive.contains(id)
+        self.exclusive.contains_key(id)
     }
 
     /// Whether claims share the device.
@@ -60,8 +92,12 @@ impl InUse {
 
     /// How much of a capacity of a shared device is used, in billionths.
     pub fn used(&self, id: &DeviceId, capacity: &str) -> i128 {
-        self.shared.get(id).and_then(|all| all.get(capacity)).copied().unwrap_or(0)
+        self.shared.get(id).and_then(|(_, all)| all.get(capacity)).copied().unwrap_or(0)
     }
+}
+
+fn results(allocation: &Value) -> impl Iterator<Item = &Value> {
+    allocation["devices"]["results"].as_array().into_iter().flatten()
 }
 
 fn read(value: &Value) -> Option<Quantity> {

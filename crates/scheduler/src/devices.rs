@@ -8,7 +8,7 @@ use expressions::DEVICE_ENV;
 use placement::NodeSelectorTerm;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub type DeviceClaim = Entry<DeviceClaimInfo>;
@@ -118,28 +118,104 @@ impl<'a> Offered<'a> {
     }
 }
 
-/// All objects of `resource.k8s.io`.
+/// A pool, by driver and name.
+type PoolKey = (Box<str>, Box<str>);
+
+/// All objects of `resource.k8s.io`, with what decisions look up among them.
 #[derive(Clone, Default)]
 pub struct Devices {
     claims: HashMap<Key, Arc<DeviceClaim>>,
+    by_uid: HashMap<Arc<str>, Key>,
+    /// What claims have.
+    in_use: InUse,
     classes: HashMap<Arc<str>, Arc<Entry<DeviceClassInfo>>>,
     slices: BTreeMap<Arc<str>, Arc<Entry<SliceInfo>>>,
+    /// The slices of each pool.
+    pools: BTreeMap<PoolKey, BTreeSet<Arc<str>>>,
+    /// The pools with slices that one node alone can use, and all pools with others.
+    by_node: HashMap<Box<str>, BTreeSet<PoolKey>>,
+    elsewhere: BTreeSet<PoolKey>,
+    /// The domains of all attributes and capacities that devices have had.
+    domains: Vec<String>,
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn pool_key(slice: &Value) -> PoolKey {
+    (text(&slice["driver"]).into(), text(&slice["pool"]["name"]).into())
 }
 
 impl Devices {
     pub fn set(&mut self, object: DeviceObject) {
+        self.remove(&object);
         match object {
-            DeviceObject::Claim(o) => drop(self.claims.insert(o.key(), o)),
+            DeviceObject::Claim(o) => {
+                self.in_use.add(&o.view.allocation);
+                self.by_uid.insert(o.meta.uid.clone(), o.key());
+                self.claims.insert(o.key(), o);
+            }
             DeviceObject::Class(o) => drop(self.classes.insert(o.meta.name.clone(), o)),
-            DeviceObject::Slice(o) => drop(self.slices.insert(o.meta.name.clone(), o)),
+            DeviceObject::Slice(o) => {
+                let (slice, key) = (&o.view.spec, pool_key(&o.view.spec));
+                self.pools.entry(key.clone()).or_default().insert(o.meta.name.clone());
+                match text(&slice["nodeName"]) {
+                    "" => _ = self.elsewhere.insert(key),
+                    node => _ = self.by_node.entry(node.into()).or_default().insert(key),
+                }
+                for device in slice["devices"].as_array().into_iter().flatten() {
+                    for field in ["attributes", "capacity"] {
+                        let names = device[field].as_object().into_iter().flatten().map(|(name, _)| name);
+                        for domain in names.filter_map(|n| Some(n.split_once('/')?.0)) {
+                            if !self.domains.iter().any(|d| d == domain) {
+                                self.domains.push(domain.to_owned());
+                            }
+                        }
+                    }
+                }
+                self.slices.insert(o.meta.name.clone(), o);
+            }
         }
     }
 
     pub fn remove(&mut self, object: &DeviceObject) {
         match object {
-            DeviceObject::Claim(o) => drop(self.claims.remove(&o.key())),
+            DeviceObject::Claim(o) => {
+                if let Some(old) = self.claims.remove(&o.key()) {
+                    self.in_use.remove(&old.view.allocation);
+                    self.by_uid.remove(&old.meta.uid);
+                }
+            }
             DeviceObject::Class(o) => drop(self.classes.remove(&o.meta.name)),
-            DeviceObject::Slice(o) => drop(self.slices.remove(&o.meta.name)),
+            DeviceObject::Slice(o) => {
+                if let Some(old) = self.slices.remove(&o.meta.name) {
+                    self.remove_slice(&old);
+                }
+            }
+        }
+    }
+
+    fn remove_slice(&mut self, old: &Entry<SliceInfo>) {
+        let key = pool_key(&old.view.spec);
+        let Some(left) = self.pools.get_mut(&key) else { return };
+        left.remove(&old.meta.name);
+        let node = text(&old.view.spec["nodeName"]);
+        let slices = &self.slices;
+        let still = left.iter().filter_map(|name| slices.get(name)).any(|s| text(&s.view.spec["nodeName"]) == node);
+        if left.is_empty() {
+            self.pools.remove(&key);
+        }
+        if still {
+            return;
+        }
+        if node.is_empty() {
+            self.elsewhere.remove(&key);
+        } else if let Some(of_node) = self.by_node.get_mut(node) {
+            of_node.remove(&key);
+            if of_node.is_empty() {
+                self.by_node.remove(node);
+            }
         }
     }
 
@@ -148,39 +224,36 @@ impl Devices {
     }
 
     pub fn claim_by_uid(&self, uid: &str) -> Option<&Arc<DeviceClaim>> {
-        self.claims.values().find(|c| &*c.meta.uid == uid)
+        self.claims.get(self.by_uid.get(uid)?)
     }
 
     pub fn class(&self, name: &str) -> Option<&Value> {
         self.classes.get(name).map(|c| &c.view.spec)
     }
 
-    /// What claims have. `reserved` are allocations that their claims may not show yet, by UID of the claim.
-    pub fn in_use(&self, reserved: &HashMap<Arc<str>, Value>) -> InUse {
-        let mut in_use = InUse::default();
-        let written = self.claims.values().filter(|c| !reserved.contains_key(&c.meta.uid)).map(|c| &c.view.allocation);
-        reserved.values().chain(written).for_each(|allocation| in_use.add(allocation));
-        in_use
+    /// What claims have.
+    pub fn in_use(&self) -> &InUse {
+        &self.in_use
     }
 
-    /// The newest generation of each pool.
-    pub fn pools(&self) -> Vec<Pool<'_>> {
-        let mut pools: BTreeMap<(&str, &str), (i64, Vec<&Value>)> = BTreeMap::new();
-        for slice in self.slices.values().map(|s| &s.view.spec) {
-            let pool = &slice["pool"];
-            let key = (slice["driver"].as_str().unwrap_or_default(), pool["name"].as_str().unwrap_or_default());
-            let generation = pool["generation"].as_i64().unwrap_or(0);
-            let (newest, slices) = pools.entry(key).or_insert((generation, Vec::new()));
-            if generation > *newest {
-                *newest = generation;
-                slices.clear();
-            }
-            if generation == *newest {
-                slices.push(slice);
-            }
-        }
-        let pool = |((driver, name), (_, slices))| Pool { driver, name, slices };
-        pools.into_iter().map(pool).collect()
+    /// The domains of attributes and capacities.
+    pub fn domains(&self) -> &[String] {
+        &self.domains
+    }
+
+    /// The newest generation of each pool with devices that the node may reach, in the order of drivers and names.
+    pub fn pools(&self, node: &str) -> Vec<Pool<'_>> {
+        let keys: BTreeSet<&PoolKey> = self.by_node.get(node).into_iter().flatten().chain(&self.elsewhere).collect();
+        keys.into_iter().filter_map(|key| self.pool(key)).collect()
+    }
+
+    fn pool<'a>(&'a self, key: &'a PoolKey) -> Option<Pool<'a>> {
+        let slices: Vec<&Value> =
+            self.pools.get(key)?.iter().filter_map(|name| self.slices.get(name)).map(|s| &s.view.spec).collect();
+        let generation = |slice: &Value| slice["pool"]["generation"].as_i64().unwrap_or(0);
+        let newest = slices.iter().map(|s| generation(s)).max()?;
+        let slices = slices.into_iter().filter(|s| generation(s) == newest).collect();
+        Some(Pool { driver: &key.0, name: &key.1, slices })
     }
 }
 

@@ -124,9 +124,14 @@ impl DynamicResources {
         Ok(claims)
     }
 
-    /// The devices that claims have, or will have.
-    fn in_use(&self, devices: &Devices) -> InUse {
-        devices.in_use(&self.reserved.lock().allocations)
+    /// What claims get that do not show it yet.
+    fn reserved(&self, devices: &Devices) -> InUse {
+        let mut in_use = InUse::default();
+        let is_written = |uid: &str| devices.claim_by_uid(uid).is_some_and(|c| !c.view.allocation.is_null());
+        let reserved = self.reserved.lock();
+        let pending = reserved.allocations.iter().filter(|(uid, _)| !is_written(uid));
+        pending.for_each(|(_, allocation)| in_use.add(allocation));
+        in_use
     }
 
     /// What a pod needs on a node: its claims, with devices for those that have none. Errors with the reason why it cannot be had.
@@ -164,7 +169,7 @@ impl<'a> Check<'a> {
             let why = format!("resource claim {key} is in the process of being allocated");
             return Err(Refusal::unresolvable(NAME, why));
         }
-        Ok(Self { plugin, offer: Offer::new(devices, plugin.in_use(devices)), claims })
+        Ok(Self { plugin, offer: Offer::new(devices, plugin.reserved(devices)), claims })
     }
 }
 
