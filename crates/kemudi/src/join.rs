@@ -78,6 +78,8 @@ pub fn run(options: Options) -> Result<(), up::Error> {
     if let Some(path) = &options.network_namespace {
         let file = std::fs::File::open(path).map_err(|source| up::Error::File { path: path.clone(), source })?;
         crate::namespace::enter(&file).map_err(up::Error::Namespace)?;
+        // Pods in the host's network have the host name of the node, as on a machine of its own.
+        crate::namespace::rename_host(&options.kubelet.node_name()?).map_err(up::Error::HostName)?;
     }
     up::set_up_process();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(up::Error::Runtime)?;

@@ -1,7 +1,8 @@
-//! The network namespace of a cluster: the one in which `up` was started. It has the bridge and the packet rules, so
+//! The namespaces of a cluster and of its nodes. The network namespace of a cluster is the one in which `up` was started. It has the bridge and the packet rules, so
 //! `down --purge` removes them there, wherever it is started itself.
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::sethostname;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,6 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// The file in the data directory with the inode of the namespace.
 const FILE: &str = "network-namespace";
+
+/// The most bytes of a host name (`HOST_NAME_MAX`).
+const MAX_HOST_NAME: usize = 64;
 
 /// The namespace of a cluster, as seen from this process.
 #[derive(Debug)]
@@ -53,6 +57,12 @@ pub fn find(data_dir: &Path) -> io::Result<Location> {
 /// Moves this thread, and threads that it starts later, into a namespace.
 pub fn enter(namespace: &File) -> nix::Result<()> {
     setns(namespace, CloneFlags::CLONE_NEWNET)
+}
+
+/// Gives this thread, and threads and processes that it starts later, a host name of their own.
+pub fn rename_host(name: &str) -> nix::Result<()> {
+    unshare(CloneFlags::CLONE_NEWUTS)?;
+    sethostname(name.get(..MAX_HOST_NAME).unwrap_or(name))
 }
 
 #[cfg(test)]

@@ -87,6 +87,8 @@ pub enum Error {
         "the port {0} of the kubelet's API cannot be used: {1}; choose another one with --kubelet-port, or 0 for any free one"
     )]
     KubeletPort(std::net::SocketAddr, std::io::Error),
+    #[error("setting the host name of the node: {0}")]
+    HostName(nix::Error),
     #[error("entering the network namespace of the cluster: {0}")]
     Namespace(nix::Error),
     #[error("the process {0} did not stop within a minute")]

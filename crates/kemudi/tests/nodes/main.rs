@@ -53,6 +53,18 @@ spec:
       - {name: c, image: 'kemudi.local/demo:latest', args: [sleep], env: [{name: W, valueFrom: {secretKeyRef: {name: mine, key: word}}}]}
 ";
 
+/// A pod in the network of its node.
+const ON_HOST: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: on-host}
+spec:
+  hostNetwork: true
+  nodeName: node-1
+  containers:
+  - {name: c, image: 'kemudi.local/demo:latest', readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}}
+";
+
 fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 89, 0, 11 + u8::try_from(node).unwrap())
 }
@@ -141,6 +153,10 @@ fn three_nodes_on_one_machine() {
     let images = String::from_utf8(m.kemudi(&["image", "list"]).stdout).unwrap();
     let on = |node: &str| images.lines().any(|l| l.starts_with("kemudi.local/demo") && l.ends_with(node));
     assert!(NODES.iter().all(|node| on(node)), "{images}");
+
+    m.apply(ON_HOST);
+    let answer = m.eventually("a pod in the network of its node", || m.get(address(0), 8080, "/hostname").ok());
+    assert_eq!(answer, "node-1", "each node has a host name of its own");
 
     // Secrets only reach the node of the pod that uses them.
     let on = |m: &Machine| m.eventually("the pod runs", || pods(m, "mover").pop_first());
