@@ -9,6 +9,7 @@ pub const TESTS: &[Case] = &[
     ("lifecycle::is_killed_when_grace_is_over", is_killed_when_grace_is_over),
     ("lifecycle::can_be_forced", can_be_forced),
     ("lifecycle::leaves_its_endpoints_at_once", leaves_its_endpoints_at_once),
+    ("lifecycle::reports_its_status_until_the_end", reports_its_status_until_the_end),
     ("lifecycle::hooks_run_before_and_after", hooks_run_before_and_after),
     ("lifecycle::a_failed_start_hook_ends_the_container", a_failed_start_hook_ends_the_container),
     ("lifecycle::templates_do_not_touch_pods", templates_do_not_touch_pods),
@@ -107,6 +108,39 @@ fn leaves_its_endpoints_at_once(s: &Story) {
     assert!(!s.get("pods/p").is_null(), "it is still ending");
     let address = format!("{}:8080", p["status"]["podIP"].as_str().unwrap());
     assert!(http_get(&address, "/healthz").is_some(), "it still answers");
+    s.gone("pods/p");
+}
+
+/// While a pod terminates, its readiness and the containers that have ended are reported.
+fn reports_its_status_until_the_end(s: &Story) {
+    let (volume, mount, dir) = outside(s);
+    let script = "trap 'rm /tmp/up; until test -e /out/go; do sleep 0.1; done; exit 0' TERM; touch /tmp/up; while :; do sleep 0.1; done";
+    let up = json!({"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1, "failureThreshold": 1});
+    let mut live = up.clone();
+    live["initialDelaySeconds"] = 2.into();
+    let shell = |script: &str| json!(["sh", "-c", script]);
+    s.pod(
+        "p",
+        json!({"terminationGracePeriodSeconds": 60, "volumes": [volume]}),
+        vec![
+            json!({"name": "slow", "command": shell(script), "readinessProbe": up, "livenessProbe": live, "volumeMounts": [mount]}),
+            json!({"name": "fast", "command": shell(POLITE)}),
+        ],
+    );
+    s.ready("p");
+    s.ok(&["delete", "pod", "p", "--wait=false"]);
+    let ready = |p: &Value| {
+        let conditions = p["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+    };
+    s.until("pods/p", |p| p["metadata"]["deletionTimestamp"].is_string() && !ready(p));
+    let ended = |p: &Value, name: &str| {
+        let all = p["status"]["containerStatuses"].as_array().into_iter().flatten();
+        all.into_iter().any(|c| c["name"] == name && c["state"]["terminated"].is_object())
+    };
+    let p = s.until("pods/p", |p| ended(p, "fast"));
+    assert!(!ended(&p, "slow"), "it is still ending: {}", p["status"]);
+    std::fs::write(dir.join("go"), "").unwrap();
     s.gone("pods/p");
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container as Spec, Probe};
@@ -114,7 +115,11 @@ impl Drop for Probed {
 
 /// The probes of one pod. Dropping it ends them.
 #[derive(Default)]
-pub struct Probes(BTreeMap<String, Probed>);
+pub struct Probes {
+    all: BTreeMap<String, Probed>,
+    /// Whether the pod terminates, so that no container is restarted any more.
+    is_ending: Arc<AtomicBool>,
+}
 
 impl Probes {
     /// Starts the probes of a running container, unless they run. `was_ready` and `was_started` are from the status that an earlier
@@ -127,7 +132,7 @@ impl Probes {
         was_started: bool,
         was_ready: bool,
     ) {
-        if self.0.get(&spec.name).is_some_and(|p| p.id == container.id) {
+        if self.all.get(&spec.name).is_some_and(|p| p.id == container.id) {
             return;
         }
         let health = Arc::new(Mutex::new(Health {
@@ -146,25 +151,31 @@ impl Probes {
                 spec: spec.clone(),
                 id: container.id.clone(),
                 health: health.clone(),
+                is_ending: self.is_ending.clone(),
                 born: tokio::time::Instant::now().checked_sub(age),
             };
             tokio::spawn(run.run_probes())
         });
-        self.0.insert(spec.name.clone(), Probed { id: container.id.clone(), health, task });
+        self.all.insert(spec.name.clone(), Probed { id: container.id.clone(), health, task });
     }
 
     /// Ends the probes of containers for which `running` is false (name and id).
     pub fn retain(&mut self, running: impl Fn(&str, &str) -> bool) {
-        self.0.retain(|name, p| running(name, &p.id));
+        self.all.retain(|name, p| running(name, &p.id));
+    }
+
+    /// Ends startup and liveness probes: the pod terminates. Readiness probes go on, because endpoints follow them.
+    pub fn end_restarts(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
     }
 
     /// Ends the probes of a container.
     pub fn stop(&mut self, name: &str) {
-        self.0.remove(name);
+        self.all.remove(name);
     }
 
     pub fn health(&self) -> BTreeMap<String, Health> {
-        self.0.iter().map(|(n, p)| (n.clone(), *p.health.lock())).collect()
+        self.all.iter().map(|(n, p)| (n.clone(), *p.health.lock())).collect()
     }
 }
 
@@ -173,6 +184,7 @@ struct Run {
     spec: Spec,
     id: String,
     health: Arc<Mutex<Health>>,
+    is_ending: Arc<AtomicBool>,
     /// When the container started; `None` if the clock does not reach back so far.
     born: Option<tokio::time::Instant>,
 }
@@ -222,6 +234,9 @@ impl Run {
         let mut threshold = Threshold::new(probe);
         loop {
             ticks.tick().await;
+            if kind != Kind::Readiness && self.is_ending.load(Ordering::Relaxed) {
+                return;
+            }
             let begun = tokio::time::Instant::now();
             let result = caught("probe", &self.spec.name, self.attempt(probe, timeout)).await;
             let result = result.unwrap_or_else(|panicked| Attempt::Failure(panicked.to_string()));

@@ -86,10 +86,13 @@ impl Worker {
         }
     }
 
-    /// Stops all containers and the sandbox, sidecars last. A shorter grace period that arrives meanwhile applies.
+    /// Stops all containers and the sandbox, sidecars last, and reports the status as it changes. A shorter grace period that arrives
+    /// meanwhile applies.
     pub(super) async fn stop_everything(&mut self, grace: Duration) {
         self.start_permit = None;
         self.pulls.stop();
+        self.probes.end_restarts();
+        let wake = self.wake.clone();
         let Ok(seen) = self.observe().await else { return };
         let running: Vec<(String, Spec)> = seen
             .running()
@@ -121,6 +124,10 @@ impl Worker {
             let shorter = loop {
                 tokio::select! {
                     () = &mut work => break None,
+                    // A container has ended, or is not ready any more.
+                    () = wake.notified() => if self.observe().await.is_ok_and(|seen| seen.running().next().is_some()) {
+                        self.report(false).await;
+                    },
                     changed = self.inbox.changed() => {
                         if changed.is_err() {
                             work.await;
