@@ -9,6 +9,7 @@ mod cache;
 mod factory;
 mod pooled;
 mod reflector;
+mod sink;
 
 pub use cache::{Cache, Change, Entry, Key, Labels, Meta, Owner, or_default};
 pub use factory::{Informers, Scope};

@@ -2,6 +2,7 @@
 
 use super::cache::Shared;
 use super::reflector::Reflector;
+use super::sink::Views;
 use super::{Informer, View};
 use crate::client::{PARTIAL_METADATA, PARTIAL_METADATA_LIST};
 use crate::{ApiResource, Client, Shutdown};
@@ -77,7 +78,7 @@ impl Informers {
             accept: if scope.metadata_only { Some((PARTIAL_METADATA_LIST, PARTIAL_METADATA)) } else { None },
             label_selector: scope.label_selector.clone(),
             field_selector: scope.field_selector.clone(),
-            shared: informer.shared.clone(),
+            sink: Box::new(Views { shared: informer.shared.clone(), resource: resource.clone() }),
             synced: setter,
             rng: self.rng.clone(),
             recoveries: self.recoveries.clone(),

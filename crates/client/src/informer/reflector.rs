@@ -1,7 +1,6 @@
 //! The state machine of an informer: list, then watch; list again when the revision is lost.
 
-use super::View;
-use super::cache::{Entry, Shared};
+use super::sink::Sink;
 use crate::api::{Listed, Watched, repeated_page};
 use crate::backoff::{Backoff, unit};
 use crate::shared::{Batch, Batches, Kind, Stored};
@@ -70,20 +69,20 @@ enum Ended {
     },
 }
 
-pub(super) struct Reflector<V> {
+pub(super) struct Reflector {
     pub api: Api<Object>,
     /// Other media types for lists and watches.
     pub accept: Option<(&'static str, &'static str)>,
     pub label_selector: String,
     pub field_selector: String,
-    pub shared: Arc<Shared<V>>,
+    pub sink: Box<dyn Sink>,
     pub synced: Setter,
     pub rng: Arc<dyn Rng>,
     /// Notified when the server answers an informer of the same client again.
     pub recoveries: Arc<Notify>,
 }
 
-impl<V: View> Reflector<V> {
+impl Reflector {
     /// Runs for ever.
     pub(super) async fn run(self) {
         let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30), 2.0, 1.0);
@@ -109,7 +108,7 @@ impl<V: View> Reflector<V> {
                             self.log_error("list", &e);
                             let delay = tokio::time::sleep(backoff.next(&*self.rng));
                             if e.is_unanswered() {
-                                self.shared.connection.set(false);
+                                self.sink.connection().set(false);
                                 Self::recovered(recovered, delay).await;
                             } else {
                                 self.answered();
@@ -123,7 +122,7 @@ impl<V: View> Reflector<V> {
                 State::Watch { resource_version } => {
                     let start = Instant::now();
                     let ended = self.caught("watch", self.watched(resource_version)).await;
-                    self.shared.connection.set(false);
+                    self.sink.connection().set(false);
                     match ended {
                         Err(error) => {
                             self.log_error("watch", &error);
@@ -166,14 +165,14 @@ impl<V: View> Reflector<V> {
 
     /// The server answered this informer. Others need not wait longer.
     fn answered(&self) {
-        if !self.shared.connection.get() {
+        if !self.sink.connection().get() {
             self.recoveries.notify_waiters();
         }
     }
 
     /// The cache shows what happened while there was no connection, or nothing more can be expected.
     fn connected(&self) {
-        self.shared.connection.set(true);
+        self.sink.connection().set(true);
     }
 
     /// Waits for a delay, or until the server answers another informer.
@@ -217,11 +216,11 @@ impl<V: View> Reflector<V> {
             Some((list, _)) => self.api.clone().accept(list),
             None => self.api.clone(),
         };
-        let (mut entries, mut copied) = (Vec::new(), 0);
+        let (mut listing, mut copied) = (self.sink.list(), 0);
         loop {
             let (revision, continue_token) = match api.list_shared(&options).await? {
                 Listed::Shared(page) => {
-                    entries.extend(page.objects.into_iter().filter_map(|o| self.read(o).ok()));
+                    page.objects.into_iter().for_each(|o| listing.add(o));
                     (page.resource_version, page.continue_token)
                 }
                 Listed::Encoded(page) => {
@@ -233,14 +232,14 @@ impl<V: View> Reflector<V> {
                     }
                     for b in page.items {
                         // A page is one allocation: an entry with a slice of it would keep all of it.
-                        entries.extend(self.read(self.whole(Bytes::copy_from_slice(&b))?));
+                        listing.add(self.whole(Bytes::copy_from_slice(&b))?);
                     }
                     (page.resource_version, page.continue_token)
                 }
             };
             if continue_token.is_empty() {
-                self.shared.replace(entries);
-                self.shared.reached(&revision);
+                listing.finish();
+                self.sink.reached(&revision);
                 return Ok(revision);
             }
             if continue_token == options.continue_token {
@@ -251,15 +250,6 @@ impl<V: View> Reflector<V> {
             options.continue_token = continue_token;
             options.resource_version.clear();
         }
-    }
-
-    /// Decodes the view of an object. An object without a view (with a number out of range, for example) is skipped, so that it does not
-    /// hide the others. The error is the object.
-    fn read(&self, o: Arc<Stored>) -> Result<Entry<V>, Arc<Stored>> {
-        Entry::stored(o.clone()).map_err(|error| {
-            tracing::warn!(resource = ?self.api.resource(), object = %o.meta.key(), %error, "cannot decode the object: skipping it");
-            o
-        })
     }
 
     fn whole(&self, bytes: Bytes) -> Result<Arc<Stored>, Error> {
@@ -328,7 +318,7 @@ impl<V: View> Reflector<V> {
                 WatchEvent::Added(b) | WatchEvent::Modified(b) => self.put(self.whole(b)?),
                 WatchEvent::Deleted(b) => self.remove(self.whole(b)?),
             };
-            self.shared.reached(seen);
+            self.sink.reached(seen);
         }
         Ok(())
     }
@@ -350,7 +340,7 @@ impl<V: View> Reflector<V> {
                     }
                 }
             }
-            self.shared.reached(seen);
+            self.sink.reached(seen);
         }
         Ok(())
     }
@@ -358,16 +348,13 @@ impl<V: View> Reflector<V> {
     /// Stores an object and returns its revision, as does [`Self::remove`].
     fn put(&self, o: Arc<Stored>) -> String {
         let at = o.meta.resource_version.clone();
-        match self.read(o) {
-            Ok(e) => self.shared.put(e),
-            Err(o) => self.shared.remove(&o.meta.key(), None),
-        }
+        self.sink.put(o);
         at
     }
 
     fn remove(&self, o: Arc<Stored>) -> String {
-        let (key, at) = (o.meta.key(), o.meta.resource_version.clone());
-        self.shared.remove(&key, self.read(o).ok());
+        let at = o.meta.resource_version.clone();
+        self.sink.remove(o);
         at
     }
 }
