@@ -19,6 +19,7 @@ mod images;
 mod imperative;
 mod incluster;
 mod inquiry;
+mod kills;
 mod kubeconfig;
 mod kubelet;
 mod lifecycle;
@@ -28,6 +29,7 @@ mod preview;
 mod probes;
 mod recorder;
 mod registries;
+mod remains;
 mod replicas;
 mod resources;
 mod restart;
@@ -96,6 +98,7 @@ fn tests() -> Vec<Test> {
         alone(both_since(36, top::ALONE)),
         alone(own(restart::ALONE)),
         alone(own(claims::ALONE)),
+        alone(own(kills::ALONE)),
     ]
     .concat()
 }
