@@ -23,10 +23,6 @@ pub const MISSING: &[(&str, &str)] = &[
         "not verified: every pod of the node may use it, unless its policy is `Always`",
     ),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
-    (
-        "limits of `ephemeral-storage`, and `sizeLimit` of `emptyDir` volumes on disk",
-        "accepted; a pod that exceeds them is not evicted",
-    ),
 ];
 
 /// The table as lines of text.

@@ -18,6 +18,7 @@ use super::plan::{KILLED, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use crate::admission::PREEMPTING;
+use crate::pod::local_storage::EVICTED;
 use crate::resources::{is_sidecar, qos};
 
 /// Why a container waits.
@@ -439,8 +440,13 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         condition(CONDITIONS[3], containers),
         condition(CONDITIONS[4], Verdict::yes()),
     ];
-    if facts.failed.is_some_and(|(reason, _)| reason == PREEMPTING.0) {
-        let message = Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned());
+    let disruption = facts.failed.and_then(|(reason, message)| match reason {
+        _ if reason == PREEMPTING.0 => Some("Pod was preempted by Kubelet to accommodate a critical pod."),
+        EVICTED => Some(message),
+        _ => None,
+    });
+    if let Some(message) = disruption {
+        let message = Some(message.to_owned());
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
         conditions.push(condition("DisruptionTarget", verdict));
     }

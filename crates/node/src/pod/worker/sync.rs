@@ -63,6 +63,9 @@ impl Worker {
                 self.event(None, Severity::Normal, "DeadlineExceeded", message);
                 return self.fail("DeadlineExceeded", message).await;
             }
+            if let Some(next) = self.check_storage(&seen).await {
+                return next;
+            }
             let mut plan = self.plan(&seen);
             // Checked before the first start only: a pod that runs was admitted.
             if plan.new_sandbox
@@ -86,7 +89,8 @@ impl Worker {
             if !acted {
                 self.start_permit = None;
                 let retry = self.report(false).await.map(|u| u.retry);
-                let waits = [plan.wake, retry, self.holds.first_end(self.now()), self.next_labels()];
+                let waits =
+                    [plan.wake, retry, self.holds.first_end(self.now()), self.next_labels(), self.next_storage()];
                 return waits.into_iter().flatten().min().unwrap_or(RESYNC);
             }
         }
@@ -241,8 +245,12 @@ impl Worker {
     }
 
     async fn fail(&mut self, reason: &str, message: &str) -> Duration {
+        self.fail_within(reason, message, self.grace()).await
+    }
+
+    pub(super) async fn fail_within(&mut self, reason: &str, message: &str, grace: Duration) -> Duration {
         self.failed = Some((reason.to_owned(), message.to_owned()));
-        self.stop_everything(self.grace()).await;
+        self.stop_everything(grace).await;
         self.stage = Stage::Ended;
         self.admitted = None;
         self.report(true).await.map_or(RESYNC, |u| u.retry)
