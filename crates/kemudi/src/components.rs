@@ -105,6 +105,7 @@ impl Parts {
         Environment {
             client: self.client(user, "kubelet"),
             informers: informers.clone(),
+            policy_informers: informers.clone(),
             clock: self.clock.clone(),
             rng: self.rng.clone(),
             shutdown: self.shutdown.clone(),

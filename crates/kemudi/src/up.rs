@@ -262,7 +262,6 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         workers: Some(threads.workers.clone()),
         max_connections,
         node_streams: if !has_node { (max_connections / 16).clamp(8, MAX_AGENT_CONNECTIONS) } else { of_agent * 3 / 4 },
-        not_carried_out: if has_node { agent::not_carried_out() } else { BTreeMap::new() },
         ..options.api.server().await?
     };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;

@@ -32,6 +32,17 @@ impl Cidr {
         mask(self.length) & u32::from(address) == u32::from(self.address)
     }
 
+    /// Whether all addresses of the other range are in this one.
+    pub fn contains_range(&self, other: &Cidr) -> bool {
+        self.length <= other.length && self.contains(other.address)
+    }
+
+    /// The range of this prefix length around an address.
+    pub fn around(address: Ipv4Addr, length: u8) -> Cidr {
+        let length = length.min(32);
+        Cidr { address: Ipv4Addr::from(u32::from(address) & mask(length)), length }
+    }
+
     /// The `index`th address; `None` beyond the end.
     pub fn nth(&self, index: u32) -> Option<Ipv4Addr> {
         (u64::from(index) < self.size()).then(|| Ipv4Addr::from(u32::from(self.address) + index))

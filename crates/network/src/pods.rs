@@ -21,6 +21,7 @@ use crate::fragments::Settings;
 use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
+use crate::policies::PodGate;
 use crate::ports::{self, Rules, hardware_address};
 use crate::tunnel::{self, Peer, Tunnel};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
@@ -104,6 +105,7 @@ struct Inner {
     leaving: Mutex<BTreeSet<Ipv4Addr>>,
     /// Held while connections are deleted; locked before `leaving`.
     forgetting: Mutex<()>,
+    gate: Arc<PodGate>,
 }
 
 impl PodNetwork {
@@ -175,6 +177,7 @@ impl PodNetwork {
             Some(address) => Some(Tunnel::open(&options, &netlink, address, &options.alias()).await?),
             None => None,
         };
+        let gate = Arc::new(PodGate::new(ipam.pods().clone()));
         let inner = Inner {
             options,
             tunnel,
@@ -186,6 +189,7 @@ impl PodNetwork {
             host_ports: Arc::new(Mutex::new(host_ports)),
             leaving: Mutex::default(),
             forgetting: Mutex::default(),
+            gate,
         };
         inner.adopt().await?;
         // An earlier version had one route for all addresses, with ARP requests for those without a pod.
@@ -198,6 +202,11 @@ impl PodNetwork {
         self.inner.gateway
     }
 
+    /// The pods of the node for the rules of network policies. Open: pods do not wait for rules until it is closed.
+    pub fn gate(&self) -> Arc<PodGate> {
+        self.inner.gate.clone()
+    }
+
     /// Replaces the other nodes. Does nothing without a tunnel.
     pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
         match &self.inner.tunnel {
@@ -206,7 +215,8 @@ impl PodNetwork {
         }
     }
 
-    /// Creates the pod's namespace with its interface, or returns the existing one. `pod` is a file name.
+    /// Creates the pod's namespace with its interface, or returns the existing one, and waits for the pod's rules (see
+    /// [`PodNetwork::gate`]). `pod` is a file name.
     pub async fn attach(&self, pod: &str) -> Result<Attachment> {
         self.attach_namespace(pod, None).await
     }
@@ -230,9 +240,14 @@ impl PodNetwork {
         };
         let attachment = Attachment { address, gateway: inner.gateway, namespace: path };
         if known && inner.port(pod, address).await?.is_some() {
+            inner.gate.admit(pod, address).await?;
             return Ok(attachment);
         }
-        match inner.connect(&attachment, namespace).await {
+        let connect = async {
+            inner.connect(&attachment, namespace).await?;
+            inner.gate.admit(pod, address).await
+        };
+        match connect.await {
             Ok(()) => Ok(attachment),
             Err(e) => {
                 let _ = self.detach(pod).await; // the first error is returned
@@ -339,6 +354,7 @@ impl Inner {
         }
         // The addresses have no routes any more, and are not assigned again yet.
         self.forget(addresses).await;
+        self.gate.remove(pods).await?;
         let mut ipam = self.ipam.clone().lock_owned().await;
         let pods = pods.to_vec();
         blocking(move || pods.iter().try_for_each(|pod| ipam.release(pod))).await

@@ -5,6 +5,7 @@
 //! addresses, IPv6.
 
 mod desired;
+pub mod policies;
 
 pub use desired::{Desired, Excess, Slice, View, desired};
 

@@ -9,7 +9,6 @@
 
 mod changes;
 mod render;
-mod ruleset;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -24,9 +23,9 @@ use crate::address::Cidr;
 use crate::conntrack::{Flows, forget_stale};
 use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
+use crate::ruleset::Ruleset;
 use crate::{Error, Result, check_id, nft};
 use changes::{Change, Ports};
-use ruleset::Ruleset;
 
 /// `Local`: only endpoints on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::ruleset::{Chain, Container, Ruleset};
 use super::{Affinity, Endpoint, Options, Policy, ServicePort, table};
 use crate::conntrack::Flows;
 use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
+use crate::ruleset::{Chain, Container, Ruleset};
 
 /// The mark of packets to forward with the node's address, so that the answer comes back through it.
 const MARK: u32 = 0x4000;
