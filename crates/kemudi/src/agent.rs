@@ -109,6 +109,7 @@ impl Config {
             pod_range: self.pod_range,
             cluster_range: self.cluster.pods,
             service_range: self.cluster.services,
+            load_balancer_range: self.cluster.load_balancers,
             tunnel: self.node_ip,
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
@@ -123,6 +124,7 @@ impl Config {
             node_namespace: None,
             cluster_range: self.cluster.pods,
             service_range: self.cluster.services,
+            load_balancer_range: self.cluster.load_balancers,
             own_ports,
         }
     }

@@ -57,6 +57,7 @@ pub enum Error {
 /// The bridge of the nodes, before they start.
 pub struct Machine {
     bridge: NodeBridge,
+    load_balancers: Option<Cidr>,
     data_dir: PathBuf,
     count: u32,
     /// Flags that are the same for all nodes.
@@ -83,8 +84,16 @@ impl Machine {
     /// Creates the bridge of the nodes. Their range is [checked](Self::check).
     pub async fn open(options: &NodeOptions, data_dir: &Path, cluster: &ClusterNetwork) -> Result<Self, Error> {
         let count = options.nodes.unwrap_or(1);
-        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, cluster.services).await?;
-        Ok(Self { bridge, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
+        let closed = cluster.service_ranges();
+        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, &closed).await?;
+        let load_balancers = cluster.load_balancers;
+        Ok(Self {
+            bridge,
+            load_balancers,
+            data_dir: data_dir.to_owned(),
+            count,
+            flags: flags(&options.kubelet, data_dir),
+        })
     }
 
     /// The address of this machine that nodes reach.
@@ -143,6 +152,13 @@ impl Machine {
                 async move { on.bridge.set_peers(&peers).await }
             })
         });
+        if let Some(range) = self.load_balancers {
+            let (on, until) = (shared.clone(), parts.shutdown.clone());
+            component.spawn("load-balancer-route", OnEnd::Restart, move || {
+                let (on, until) = (on.clone(), until.clone());
+                async move { _ = until.race(on.follow_entry(range)).await }
+            });
+        }
         let mut tasks = JoinSet::new();
         for node in &shared.nodes {
             tasks.spawn(node.clone().keep(shutdown.clone()));
@@ -351,6 +367,32 @@ impl Shared {
         })
     }
 
+    /// Keeps the route to load balancers on the first node that runs and is connected.
+    async fn follow_entry(&self, range: Cidr) {
+        let mut states: Vec<_> = self.nodes.iter().map(|n| (n.is.subscribe(), n.is_cut.subscribe())).collect();
+        loop {
+            for (is, is_cut) in &mut states {
+                is.borrow_and_update();
+                is_cut.borrow_and_update();
+            }
+            let entry = self.nodes.iter().map(|n| n.state()).find(|n| n.is_running && !n.is_cut);
+            if let Err(e) = self.bridge.set_entry(range, entry.map(|n| n.address)).await {
+                tracing::warn!("setting the route to {range} failed; it is tried again: {e}");
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+            let changes = states.iter_mut().map(|(is, is_cut)| {
+                Box::pin(async move {
+                    tokio::select! {
+                        _ = is.changed() => {}
+                        _ = is_cut.changed() => {}
+                    }
+                })
+            });
+            futures::future::select_all(changes).await;
+        }
+    }
+
     async fn execute(&self, request: &Request) -> Answer {
         match request {
             Request::List => {}
@@ -419,7 +461,8 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     }
     if remains == Remains::All && namespaces.exists() {
         let cluster = ClusterNetwork::recorded(data_dir);
-        NodeBridge::purge(&tag(data_dir), &[cluster.pods, cluster.services]).await?;
+        let closed: Vec<Cidr> = std::iter::once(cluster.pods).chain(cluster.service_ranges()).collect();
+        NodeBridge::purge(&tag(data_dir), &closed).await?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `kemudi up` and `kemudi down`.
 
-use crate::cluster_network::ClusterNetwork;
+use crate::cluster_network::{self, ClusterNetwork};
 use crate::components::{self, Membership, Parts, PodRanges};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
@@ -55,6 +55,8 @@ pub enum Error {
         "--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}: services and pods need ranges of their own"
     )]
     Overlap { services: network::Cidr, pods: network::Cidr },
+    #[error(transparent)]
+    LoadBalancers(#[from] cluster_network::Overlap),
     #[error("--node-name: invalid value {name:?}: {}", .errors.join(", "))]
     NodeName { name: String, errors: Vec<String> },
     #[error(
@@ -230,7 +232,14 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let has_node = !matches!(local, Local::None);
     let cluster = match node_range(&ranges) {
-        Ok((services, dns)) => Some(ClusterNetwork { pods: options.cluster_cidr, services, dns }),
+        Ok((services, dns)) => {
+            let network = ClusterNetwork { pods: options.cluster_cidr, services, dns, load_balancers: None };
+            let nodes = match &local {
+                Local::Nodes(o) => Some(("--node-network", o.node_network)),
+                _ => None,
+            };
+            Some(network.with_load_balancers(options.load_balancer_cidr, has_node, nodes.as_slice())?)
+        }
         Err(e) if has_node => return Err(e),
         // Nodes of other programs have other networks.
         Err(_) => None,
@@ -359,6 +368,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
+        load_balancers: cluster.and_then(|c| c.load_balancers).and_then(|range| range.to_string().parse().ok()),
         membership,
         scheduling,
         pod_ranges: cluster.map(|cluster| PodRanges {

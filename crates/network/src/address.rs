@@ -54,6 +54,19 @@ impl Cidr {
     }
 }
 
+/// The ranges that no other one contains: those in a set of nftables must not overlap.
+pub(crate) fn outermost(ranges: &[Cidr]) -> Vec<Cidr> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|range| (range.length(), *range));
+    let mut out: Vec<Cidr> = Vec::new();
+    for range in sorted {
+        if !out.iter().any(|other| other.contains_range(&range)) {
+            out.push(range);
+        }
+    }
+    out
+}
+
 fn mask(length: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
 }

@@ -62,13 +62,14 @@ impl NodeBridge {
     }
 
     /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. Packets for
-    /// addresses of `pods` and `services` never leave by another device.
-    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: Cidr) -> Result<NodeBridge> {
+    /// addresses of `pods` and of `closed` ranges never leave by another device.
+    pub async fn open(id: &str, range: Cidr, pods: Cidr, closed: &[Cidr]) -> Result<NodeBridge> {
         check_id(&guard_id(id))?;
         let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
         let gateway = range.nth(1).ok_or_else(too_small)?;
         let (netlink, name) = (Netlink::open(None)?, bridge(id));
-        guard::raise(None, &netlink, &guard_id(id), &[pods, services], std::slice::from_ref(&name)).await?;
+        let ranges: Vec<Cidr> = std::iter::once(pods).chain(closed.iter().copied()).collect();
+        guard::raise(None, &netlink, &guard_id(id), &ranges, std::slice::from_ref(&name)).await?;
         match netlink.device(&name).await? {
             Some(device) if device.alias != Some(alias(id)) => return Err(Error::Foreign(name)),
             Some(_) => {}
@@ -139,7 +140,10 @@ impl NodeBridge {
         let route = |to: Cidr, gateway| RouteKind::Via { to, gateway, device: self.bridge };
         let before: Vec<Cidr> = match known.take() {
             Some(routes) => routes.into_keys().collect(),
-            None => self.netlink.routes_into(self.bridge).await?,
+            None => {
+                let routes = self.netlink.routes_into(self.bridge).await?;
+                routes.into_iter().filter(|range| self.pods.contains_range(range)).collect()
+            }
         };
         for range in before.iter().filter(|range| !desired.contains_key(range)) {
             self.netlink
@@ -151,6 +155,17 @@ impl NodeBridge {
         }
         *known = Some(desired);
         Ok(())
+    }
+
+    /// Replaces the node by which this machine reaches a range of addresses that every node answers for.
+    pub async fn set_entry(&self, to: Cidr, node: Option<Ipv4Addr>) -> Result<()> {
+        match node {
+            Some(gateway) => self.netlink.replace_route(RouteKind::Via { to, gateway, device: self.bridge }).await,
+            None => {
+                let route = RouteKind::Device { to, device: self.bridge, source: None, metric: 0 };
+                self.netlink.delete_route(route).await
+            }
+        }
     }
 
     /// Cuts a node off from the others and this machine, or connects it again.

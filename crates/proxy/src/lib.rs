@@ -1,16 +1,21 @@
-//! The service proxy: Services and EndpointSlices become packet rules.
+//! The service proxy: Services and EndpointSlices become packet rules. And network policies: see [`policies`].
 //!
 //! [`desired()`] is a pure function from objects of the API to rules; [`run`] applies them, many changes in one transaction. The rules
 //! of a namespace are limited: what exceeds the limits is left out, and logged. Left out: session affinity for more than client
 //! addresses, IPv6.
 
 mod desired;
+mod health_check;
 pub mod policies;
+mod topology;
 
 pub use desired::{Desired, Excess, Slice, View, desired};
+pub use health_check::Health;
+pub use topology::Location;
 
-use client::{ApiResource, Informers, Scope, Shutdown};
-use k8s_openapi::api::core::v1::Service;
+use client::{ApiResource, Entry, Informers, Scope, Shutdown};
+use health_check::HealthChecks;
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::{Progress, ServiceRules};
 use std::collections::BTreeMap;
@@ -21,6 +26,8 @@ use supervisor::panics::{Everything, caught};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// The label of a node with its zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
 /// How long changes are collected before they are written together.
 const GATHER: Duration = Duration::from_millis(10);
 /// The delay after a failed transaction.
@@ -44,13 +51,23 @@ pub fn run(options: Options) -> Pin<Box<dyn Future<Output = ()> + Send>> {
 async fn follow(options: Options) {
     let services = options.informers.informer::<View>(&ApiResource::typed::<Service>(), &Scope::default());
     let slices = options.informers.informer::<Slice>(&ApiResource::typed::<EndpointSlice>(), &Scope::default());
+    let scope = Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() };
+    let nodes = options.informers.informer::<()>(&ApiResource::typed::<Node>(), &scope);
     let changed = Arc::new(Notify::new());
-    let (a, b) = (changed.clone(), changed.clone());
+    let (a, b, c) = (changed.clone(), changed.clone(), changed.clone());
     let _services = services.subscribe(move |_| a.notify_one());
     let _slices = slices.subscribe(move |_| b.notify_one());
+    let zone_of = |node: &Entry<()>| node.meta.label(ZONE).unwrap_or_default().to_owned();
+    let _nodes = nodes.subscribe(move |change| {
+        let zone = |node: &Option<Arc<Entry<()>>>| node.as_deref().map(zone_of).unwrap_or_default();
+        if zone(&change.old) != zone(&change.new) {
+            c.notify_one();
+        }
+    });
     let synced = async {
         services.synced().await;
         slices.synced().await;
+        nodes.synced().await;
     };
     if options.shutdown.race(synced).await.is_none() {
         return;
@@ -59,6 +76,7 @@ async fn follow(options: Options) {
     let mut warned = BTreeMap::new();
     // Whether everything was applied once.
     let mut is_synced = false;
+    let mut checks = HealthChecks::default();
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
             return;
@@ -67,12 +85,13 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let Desired { ports, excess } = {
+            let Desired { ports, health_checks, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
+                let zone = nodes.cache().entries().next().map(|n| zone_of(n)).unwrap_or_default();
                 desired(
                     s.entries().map(|s| (&s.meta, &s.view)),
                     e.entries().map(|e| (&e.meta, &e.view)),
-                    &options.node_name,
+                    Location { node: &options.node_name, zone: &zone },
                 )
             };
             warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);
@@ -88,6 +107,7 @@ async fn follow(options: Options) {
                     );
                 }
             }
+            checks.set(&health_checks, &options.shutdown).await;
             let written = options.rules.apply_next(&ports).await;
             written.inspect_err(|e| {
                 tracing::error!("writing the rules of {} service ports failed; it is tried again: {e}", ports.len())

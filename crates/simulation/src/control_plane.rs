@@ -119,6 +119,7 @@ impl ControlPlane {
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
             server: served.clone(),
             service_ranges: vec![SERVICE_RANGE.into()],
+            load_balancers: None,
         });
         let mut components = BTreeMap::new();
         for name in controllers::names().chain([SCHEDULER]) {

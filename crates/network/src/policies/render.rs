@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::{Block, Options, Peer, Peers, PodPolicy, PortRange, Ports, Rule, table};
-use crate::address::Cidr;
+use crate::address::{Cidr, outermost};
 use crate::protocol::Protocol;
 use crate::ruleset::{Chain, Container, Ruleset};
 
@@ -152,19 +152,6 @@ fn render_peer(out: &mut Ruleset, direction: Direction, peer: &Peer) -> Option<S
             Some(line)
         }
     }
-}
-
-/// The ranges that no other one contains: those in a set of nftables must not overlap.
-fn outermost(ranges: &[Cidr]) -> Vec<Cidr> {
-    let mut sorted = ranges.to_vec();
-    sorted.sort_by_key(|range| (range.length(), *range));
-    let mut out: Vec<Cidr> = Vec::new();
-    for range in sorted {
-        if !out.iter().any(|other| other.contains_range(&range)) {
-            out.push(range);
-        }
-    }
-    out
 }
 
 /// Conditions, of which a packet meets one: a protocol with ports.

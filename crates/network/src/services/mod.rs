@@ -27,10 +27,10 @@ use crate::ruleset::Ruleset;
 use crate::{Error, Result, check_id, nft};
 use changes::{Change, Ports};
 
-/// `Local`: only endpoints on this node.
+/// Which endpoints connections go to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Traffic goes to all endpoints.
+    /// Traffic goes to endpoints on all nodes.
     #[default]
     Cluster,
     /// Traffic goes to endpoints on this node only.
@@ -54,7 +54,9 @@ pub struct Endpoint {
     pub address: Ipv4Addr,
     /// Its port.
     pub port: u16,
-    /// On this node.
+    /// Used where the traffic policy is `Cluster`.
+    pub cluster: bool,
+    /// Used where the traffic policy is `Local`: on this node.
     pub local: bool,
 }
 
@@ -71,8 +73,12 @@ pub struct ServicePort {
     pub port: u16,
     /// The port on every node, if it has one.
     pub node_port: Option<u16>,
-    /// External and load balancer addresses.
+    /// Addresses that the user of the service has written.
     pub external_ips: Vec<Ipv4Addr>,
+    /// The addresses of the load balancer.
+    pub load_balancer_ips: Vec<Ipv4Addr>,
+    /// Where connections to the load balancer may come from; empty for everywhere.
+    pub source_ranges: Vec<Cidr>,
     /// The endpoints.
     pub endpoints: Vec<Endpoint>,
     /// The session affinity.
@@ -106,6 +112,8 @@ pub struct Options {
     pub cluster_range: Cidr,
     /// The addresses of services.
     pub service_range: Cidr,
+    /// The addresses of load balancers.
+    pub load_balancer_range: Option<Cidr>,
     /// Ports that the node itself uses: no service gets them on the node's addresses.
     pub own_ports: Vec<HostPort>,
 }

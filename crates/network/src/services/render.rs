@@ -9,6 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::{Affinity, Endpoint, Options, Policy, ServicePort, table};
+use crate::address::{Cidr, outermost};
 use crate::conntrack::Flows;
 use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
@@ -23,7 +24,7 @@ const CLIENTS: u32 = 24_576;
 /// Removes external addresses that no service may have. A user may write any address into a service; these belong to pods, the node,
 /// other services or the machine's links, or are reserved. (For ports of the node itself see [`exempt`].)
 pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
-    let taken = |ip: &Ipv4Addr| {
+    let reserved = |ip: &Ipv4Addr| {
         options.cluster_range.contains(*ip)
             || options.service_range.contains(*ip)
             || ip.is_loopback()
@@ -32,11 +33,16 @@ pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<
             || ip.is_broadcast()
             || ip.octets()[0] == 0
     };
-    if !services.iter().any(|s| s.external_ips.iter().any(taken)) {
+    // Those of load balancers are given away by a controller.
+    let taken = |ip: &Ipv4Addr| reserved(ip) || options.load_balancer_range.is_some_and(|range| range.contains(*ip));
+    if !services.iter().any(|s| s.external_ips.iter().any(taken) || s.load_balancer_ips.iter().any(reserved)) {
         return services.into();
     }
     let mut services = services.to_vec();
-    services.iter_mut().for_each(|s| s.external_ips.retain(|ip| !taken(ip)));
+    for service in &mut services {
+        service.external_ips.retain(|ip| !taken(ip));
+        service.load_balancer_ips.retain(|ip| !reserved(ip));
+    }
     services.into()
 }
 
@@ -44,7 +50,7 @@ pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a Serv
     let mut out = Ruleset { table: table(&options.id), ..Ruleset::default() };
     frame(&mut out, options);
     for service in services {
-        render_service(&mut out, service);
+        render_service(&mut out, options, service);
     }
     out
 }
@@ -54,7 +60,7 @@ pub fn flows<'a>(services: impl IntoIterator<Item = &'a ServicePort>) -> Flows {
     let mut flows = Flows::default();
     for service in services.into_iter().filter(|s| s.protocol == Protocol::Udp) {
         let endpoints: Arc<BTreeSet<_>> = Arc::new(service.endpoints.iter().map(|e| (e.address, e.port)).collect());
-        for ip in std::iter::once(&service.cluster_ip).chain(&service.external_ips) {
+        for ip in std::iter::once(&service.cluster_ip).chain(outer_ips(service)) {
             flows.services.insert((*ip, service.port), endpoints.clone());
         }
         if let Some(port) = service.node_port {
@@ -92,12 +98,13 @@ fn frame(out: &mut Ruleset, options: &Options) {
     let refuse = rules(&["meta l4proto tcp reject with tcp reset", "reject with icmp type port-unreachable"]);
     chain(out, "refuse", "", refuse);
     chain(out, "discard", "", rules(&["drop"]));
-    let service_range = options.service_range;
+    let ranges: Vec<String> =
+        std::iter::once(options.service_range).chain(options.load_balancer_range).map(|r| r.to_string()).collect();
     let mut check = exempt(options);
     check.push("ip daddr . meta l4proto . th dport vmap @no-endpoint-services".to_owned());
     check.push(format!("{local} @no-endpoint-nodeports"));
     // An untranslated packet: the service port does not exist.
-    check.push(format!("ip daddr {service_range} goto refuse"));
+    check.push(format!("ip daddr {{ {} }} goto refuse", ranges.join(", ")));
     chain(out, "check", "", check);
     for (hook, name) in [("input", "check-input"), ("forward", "check-forward"), ("output", "check-output")] {
         let declaration = format!("{{ type filter hook {hook} priority filter; policy accept; }}");
@@ -223,61 +230,82 @@ fn class(number: u32) -> String {
     format!("{:x}:{:x}", number >> 16, number & 0xffff)
 }
 
-fn render_service(out: &mut Ruleset, service: &ServicePort) {
-    let all: BTreeSet<Endpoint> = service.endpoints.iter().copied().collect();
-    let local: BTreeSet<Endpoint> = all.iter().copied().filter(|e| e.local).collect();
+/// The addresses by which a service is reached from outside of the cluster.
+fn outer_ips(service: &ServicePort) -> impl Iterator<Item = &Ipv4Addr> {
+    service.external_ips.iter().chain(&service.load_balancer_ips)
+}
+
+/// Adds an element, unless another service has the key.
+fn put(out: &mut Ruleset, map: &str, key: String, value: String) {
+    if let Some(map) = out.maps.get_mut(map) {
+        map.elements.entry(key).or_insert(value);
+    }
+}
+
+fn render_service(out: &mut Ruleset, options: &Options, service: &ServicePort) {
+    let all: BTreeSet<Endpoint> = service.endpoints.iter().copied().filter(|e| e.cluster).collect();
+    let local: BTreeSet<Endpoint> = service.endpoints.iter().copied().filter(|e| e.local).collect();
     let key = |ip: &Ipv4Addr| format!("{ip} . {} . {}", service.protocol.word(), service.port);
-    let mut put = |map: &str, key: String, value: String| {
-        if let Some(map) = out.maps.get_mut(map) {
-            map.elements.entry(key).or_insert(value); // the first service keeps the key
-        }
-    };
+    let node_port = service.node_port.map(|port| format!("{} . {port}", service.protocol.word()));
     // Without any endpoint: refuse. With endpoints, but none here where only those count: drop, so that a load balancer without this
     // information tries another node.
-    let refusal = if all.is_empty() { "goto refuse" } else { "goto discard" }.to_owned();
-    let external = !service.external_ips.is_empty() || service.node_port.is_some();
+    let refusal = if service.endpoints.is_empty() { "goto refuse" } else { "goto discard" };
+    let external = outer_ips(service).next().is_some() || service.node_port.is_some();
     let internal_endpoints = if service.internal_policy == Policy::Local { &local } else { &all };
     let external_endpoints = if service.external_policy == Policy::Local { &local } else { &all };
     if internal_endpoints.is_empty() {
-        put("no-endpoint-services", key(&service.cluster_ip), refusal.clone());
+        put(out, "no-endpoint-services", key(&service.cluster_ip), refusal.to_owned());
     }
     if external_endpoints.is_empty() && external {
-        for ip in &service.external_ips {
-            put("no-endpoint-services", key(ip), refusal.clone());
+        for ip in outer_ips(service) {
+            put(out, "no-endpoint-services", key(ip), refusal.to_owned());
         }
-        if let Some(port) = service.node_port {
-            put("no-endpoint-nodeports", format!("{} . {port}", service.protocol.word()), refusal);
+        if let Some(key) = &node_port {
+            put(out, "no-endpoint-nodeports", key.clone(), refusal.to_owned());
         }
     }
 
     let kind = |policy| if policy == Policy::Local { "local" } else { "svc" };
-    let internal_picker = picker(out, service, internal_endpoints, kind(service.internal_policy));
-    let external_picker =
-        if external { picker(out, service, external_endpoints, kind(service.external_policy)) } else { None };
-    let mut put = |map: &str, key: String, value: String| {
-        if let Some(map) = out.maps.get_mut(map) {
-            map.elements.entry(key).or_insert(value);
-        }
-    };
-    if let Some(picker) = &internal_picker {
-        put("service-ips", key(&service.cluster_ip), format!("goto {picker}"));
+    if let Some(picker) = picker(out, service, internal_endpoints, kind(service.internal_policy)) {
+        put(out, "service-ips", key(&service.cluster_ip), format!("goto {picker}"));
     }
-    if let Some(picker) = external_picker {
-        let name = format!("ext-{}", short(&service.name));
-        for ip in &service.external_ips {
-            put("service-ips", key(ip), format!("goto {name}"));
+    let mut rules = Vec::new();
+    if external && service.external_policy == Policy::Local {
+        // From pods and the node itself, all endpoints are used, as for the address of the service.
+        if let Some(picker) = picker(out, service, &all, "svc") {
+            rules.push(format!("ip saddr {} goto {picker}", options.cluster_range));
+            rules.push("fib saddr type local jump mark-for-masquerade".to_owned());
+            rules.push(format!("fib saddr type local goto {picker}"));
         }
-        if let Some(port) = service.node_port {
-            let key = format!("{} . {port}", service.protocol.word());
-            put("service-nodeports", key, format!("goto {name}"));
-        }
-        // With policy Local the client's address is kept: the endpoint is here, so its answer comes back anyway.
-        let mut rules = Vec::new();
-        if service.external_policy == Policy::Cluster {
-            rules.push("jump mark-for-masquerade".to_owned());
-        }
+        // The client's address is kept: the endpoint is here, so its answer comes back anyway.
+        rules.extend(picker(out, service, &local, "local").map(|picker| format!("goto {picker}")));
+    } else if external && let Some(picker) = picker(out, service, &all, "svc") {
+        rules.push("jump mark-for-masquerade".to_owned());
         rules.push(format!("goto {picker}"));
-        chain(out, &name, "", rules);
+    }
+    if rules.is_empty() {
+        return;
+    }
+    let name = format!("ext-{}", short(&service.name));
+    chain(out, &name, "", rules);
+    for ip in &service.external_ips {
+        put(out, "service-ips", key(ip), format!("goto {name}"));
+    }
+    if let Some(key) = node_port {
+        put(out, "service-nodeports", key, format!("goto {name}"));
+    }
+    if service.load_balancer_ips.is_empty() {
+        return;
+    }
+    let mut entry = name.clone();
+    if !service.source_ranges.is_empty() {
+        entry = format!("lb-{}", short(&service.name));
+        let ranges: Vec<String> = outermost(&service.source_ranges).iter().map(Cidr::to_string).collect();
+        let rules = [format!("ip saddr != {{ {} }} drop", ranges.join(", ")), format!("goto {name}")];
+        chain(out, &entry, "", rules.to_vec());
+    }
+    for ip in &service.load_balancer_ips {
+        put(out, "service-ips", key(ip), format!("goto {entry}"));
     }
 }
 
@@ -296,6 +324,7 @@ mod tests {
             node_namespace: None,
             cluster_range: "10.0.0.0/8".parse().unwrap(),
             service_range: "10.96.0.0/12".parse().unwrap(),
+            load_balancer_range: Some("192.0.2.128/25".parse().unwrap()),
             own_ports: vec![own(None, 6443), own(None, 10250), own(Some(Ipv4Addr::new(10, 1, 0, 1)), 53)],
         }
     }
@@ -308,6 +337,7 @@ mod tests {
         let endpoint = |(last, local): &(u8, bool)| Endpoint {
             address: Ipv4Addr::new(10, 1, 0, *last),
             port: 8080,
+            cluster: true,
             local: *local,
         };
         ServicePort {
@@ -317,6 +347,8 @@ mod tests {
             port: 80,
             node_port: Some(30080),
             external_ips: vec![],
+            load_balancer_ips: vec![],
+            source_ranges: vec![],
             endpoints: endpoints.iter().map(endpoint).collect(),
             affinity: Affinity::None,
             internal_policy: Policy::Cluster,
@@ -429,13 +461,13 @@ mod tests {
 
     #[test]
     fn endpoints_keep_their_numbers_while_others_come_and_go() {
-        let end = |last, port| Endpoint { address: Ipv4Addr::new(10, 1, 0, last), port, local: true };
+        let end = |last, port| Endpoint { address: Ipv4Addr::new(10, 1, 0, last), port, cluster: true, local: true };
         let few = numbers(&[end(3, 80), end(5, 80)].into());
         let more = numbers(&[end(1, 80), end(3, 80), end(4, 80), end(5, 80), end(5, 81)].into());
         assert_eq!(more.len(), 5);
         assert!(few.iter().all(|(number, endpoint)| more[number] == *endpoint));
-        let zero = Endpoint { address: Ipv4Addr::new(0, 80, 0, 0), port: 80, local: true };
-        let same = Endpoint { address: Ipv4Addr::new(0, 81, 0, 1), port: 81, local: true };
+        let zero = Endpoint { address: Ipv4Addr::new(0, 80, 0, 0), port: 80, cluster: true, local: true };
+        let same = Endpoint { address: Ipv4Addr::new(0, 81, 0, 1), port: 81, cluster: true, local: true };
         assert_eq!(numbers(&[zero, same].into()).into_keys().collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -4,9 +4,11 @@ use std::net::Ipv4Addr;
 
 use meta::Value;
 use meta::selector::LabelSelector;
+use network::Protocol;
 use network::policies::{Block, PortRange};
-use network::{Cidr, Protocol};
 use serde::Deserialize;
+
+use crate::desired::range;
 
 /// A NetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -195,13 +197,6 @@ impl From<RawPeer> for Peer {
             (namespaces, pods) => Peer::Pods { namespaces, pods: pods.unwrap_or_else(LabelSelector::everything) },
         }
     }
-}
-
-/// A range of IPv4 addresses. Bits beyond the length are ignored.
-fn range(text: &str) -> Option<Cidr> {
-    let (address, length) = text.split_once('/')?;
-    let length: u8 = length.parse().ok()?;
-    (length <= 32).then_some(Cidr::around(address.parse().ok()?, length))
 }
 
 impl From<RawPort> for Port {
