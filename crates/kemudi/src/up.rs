@@ -16,7 +16,6 @@ use base64::engine::general_purpose::STANDARD;
 use meta::Clock;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
