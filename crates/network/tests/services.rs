@@ -476,3 +476,37 @@ async fn a_namespace_with_many_endpoints_does_not_delay_others() {
     println!("all of them deleted: {:?}", begin.elapsed());
     node.finish().await;
 }
+
+/// The size that the proxy has to cope with; run it with `--release` for the figures.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_services_load_and_change() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let one = network.attach("one").await.unwrap();
+    serve(&one.namespace, 8080, "one");
+    let service = |i: u16| {
+        let endpoint = |last| (Ipv4Addr::new(10, 1, 100 + (i % 100) as u8, last), false);
+        let mut service = web(&[1, 2, 3, 4, 5].map(endpoint));
+        service.name = format!("n{}/s{i}:http", i / 100);
+        service.cluster_ip = Ipv4Addr::new(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
+        service.node_port = None;
+        service
+    };
+    let mut services: Vec<ServicePort> = (0..10_000).map(service).collect();
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let begin = tokio::time::Instant::now();
+    rules.apply(&services).await.unwrap();
+    println!("10,000 services with 5 endpoints each: {:?}", begin.elapsed());
+    let mut times = Vec::new();
+    for round in 0..20 {
+        services[5000 + round].endpoints =
+            vec![Endpoint { address: one.address, port: 8080, cluster: true, local: true }];
+        let begin = tokio::time::Instant::now();
+        rules.apply(&services).await.unwrap();
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    println!("one of them changed: {:?}, at most {:?}", times[10], times[19]);
+    assert_eq!(read_reply(&node.node, services[5000].cluster_ip, 80).unwrap().split(' ').next(), Some("one"));
+    node.finish().await;
+}

@@ -34,7 +34,9 @@ fn pods(s: &Story) -> [String; 2] {
 }
 
 fn connects(s: &Story, from: &str, url: &str) -> bool {
-    s.exec(from, &["wget", "-q", "-T", "1", "-O", "/dev/null", &format!("{url}/healthz")]).status.success()
+    s.exec(from, &["busybox", "timeout", "2", "wget", "-q", "-O", "/dev/null", &format!("{url}/healthz")])
+        .status
+        .success()
 }
 
 /// Waits until a pod reaches the URL, or does not.
@@ -77,13 +79,13 @@ fn allow_connections_to_pods(s: &Story) {
     s.ok(&["label", "namespace", &s.ns, "trusted=yes"]);
     reach(s, "other", &server, true);
     // A pod that starts has its rules from the beginning.
-    let attempt = format!("wget -q -T 2 -O /dev/null {server}/healthz && echo reached || echo refused");
+    let attempt = format!("busybox timeout 2 wget -q -O /dev/null {server}/healthz && echo reached || echo refused");
     s.ok(&["delete", "networkpolicy", "trusted"]);
     reach(s, "other", &server, false);
     let run = |name: &str| {
         s.pod(name, json!({"restartPolicy": "Never"}), vec![json!({"name": "c", "command": ["sh", "-c", &attempt]})]);
         s.phase(name, "Succeeded");
-        s.logs(name).trim().to_owned()
+        s.logs(name).lines().last().unwrap_or_default().to_owned()
     };
     assert_eq!(run("stranger"), "refused");
     assert_eq!(run("known"), "reached");

@@ -9,6 +9,7 @@
 
 mod changes;
 mod render;
+mod table;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -23,9 +24,9 @@ use crate::address::Cidr;
 use crate::conntrack::{Flows, forget_stale};
 use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
-use crate::ruleset::Ruleset;
 use crate::{Error, Result, check_id, nft};
 use changes::{Change, Ports};
+use table::Table;
 
 /// Which endpoints connections go to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -130,8 +131,7 @@ pub struct ServiceRules {
 struct Applied {
     /// Whether this process has written the table; otherwise the first transaction replaces it.
     begun: bool,
-    ports: Ports,
-    rules: Ruleset,
+    table: Table,
     flows: Flows,
     /// Changes that the kernel refused. They are tried again, but do not cause a replacement of the table.
     refused: Vec<Change>,
@@ -197,7 +197,7 @@ impl ServiceRules {
     async fn advance(&self, applied: &mut Applied, desired: &Ports) -> Result<(Vec<(Change, Error)>, Progress)> {
         let started = Instant::now();
         let (again, new): (Vec<_>, Vec<_>) =
-            changes::changes(&applied.ports, desired).into_iter().partition(|c| applied.refused.contains(c));
+            changes::changes(applied.table.ports(), desired).into_iter().partition(|c| applied.refused.contains(c));
         let mut work = VecDeque::from(changes::transactions(new));
         // One by one, after all others.
         work.extend(again.into_iter().map(|change| vec![change]));
@@ -237,25 +237,19 @@ impl ServiceRules {
 
     /// Writes some changes in one transaction. On an error nothing has changed.
     async fn write(&self, applied: &mut Applied, transaction: &[Change]) -> Result<()> {
-        let mut ports = applied.ports.clone();
-        for Change { name, port, .. } in transaction {
-            match port {
-                Some(port) => ports.insert(name.clone(), port.clone()),
-                None => ports.remove(name),
-            };
-        }
-        let rules = render::render(&self.options, ports.values().map(|p| &**p));
-        let script = if applied.begun { rules.difference(&applied.rules) } else { rules.replacement() };
+        let step = applied.table.step(&self.options, transaction);
+        let script = if applied.begun { step.script() } else { step.replacement(&self.options) };
         if !script.is_empty() {
             nft::apply(self.options.node_namespace.as_deref(), &script).await?;
         }
-        (applied.begun, applied.ports, applied.rules) = (true, ports, rules);
+        applied.table.commit(step);
+        applied.begun = true;
         Ok(())
     }
 
     /// Deletes UDP flows to removed endpoints, if endpoints have changed.
     async fn forget_flows(&self, applied: &mut Applied) {
-        let flows = render::flows(applied.ports.values().map(|p| &**p));
+        let flows = render::flows(applied.table.ports().values().map(|p| &**p));
         if flows == applied.flows {
             return;
         }

@@ -46,9 +46,44 @@ pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<
     services.into()
 }
 
-pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a ServicePort>) -> Ruleset {
+const BY_ADDRESS: &str = "{ type ipv4_addr . inet_proto . inet_service : verdict; }";
+const BY_PORT: &str = "{ type inet_proto . inet_service : verdict; }";
+
+/// Maps with elements of several services, and their declarations.
+pub const SHARED_MAPS: [(&str, &str); 4] = [
+    ("service-ips", BY_ADDRESS),
+    ("service-nodeports", BY_PORT),
+    ("no-endpoint-services", BY_ADDRESS),
+    ("no-endpoint-nodeports", BY_PORT),
+];
+
+/// Sets with elements of several services, and their declarations.
+pub const SHARED_SETS: [(&str, &str); 1] = [("hairpin", "{ type ipv4_addr . ipv4_addr; }")];
+
+/// Whether several services have elements in this map or set.
+pub fn is_shared(name: &str) -> bool {
+    SHARED_MAPS.iter().chain(&SHARED_SETS).any(|(shared, _)| *shared == name)
+}
+
+/// The rules of one service port: its chains and maps, and its elements of shared maps and sets.
+pub fn render_port(options: &Options, service: &ServicePort) -> Ruleset {
+    let mut out = containers(options);
+    render_service(&mut out, options, service);
+    out
+}
+
+fn containers(options: &Options) -> Ruleset {
     let mut out = Ruleset { table: table(&options.id), ..Ruleset::default() };
-    frame(&mut out, options);
+    let container = |declaration: &str| Container { declaration: declaration.to_owned(), ..Container::default() };
+    out.maps.extend(SHARED_MAPS.map(|(name, declaration)| (name.to_owned(), container(declaration))));
+    out.sets.extend(SHARED_SETS.map(|(name, declaration)| (name.to_owned(), container(declaration))));
+    out
+}
+
+/// The rules of all services.
+#[cfg(test)]
+pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a ServicePort>) -> Ruleset {
+    let mut out = frame(options);
     for service in services {
         render_service(&mut out, options, service);
     }
@@ -75,20 +110,9 @@ fn chain(out: &mut Ruleset, name: &str, declaration: &str, rules: Vec<String>) {
 }
 
 /// The table without services.
-fn frame(out: &mut Ruleset, options: &Options) {
-    let by_address = "{ type ipv4_addr . inet_proto . inet_service : verdict; }";
-    let by_port = "{ type inet_proto . inet_service : verdict; }";
-    for (name, declaration) in [
-        ("service-ips", by_address),
-        ("service-nodeports", by_port),
-        ("no-endpoint-services", by_address),
-        ("no-endpoint-nodeports", by_port),
-    ] {
-        out.maps.insert(name.into(), Container { declaration: declaration.into(), ..Container::default() });
-    }
-    let hairpin = Container { declaration: "{ type ipv4_addr . ipv4_addr; }".into(), ..Container::default() };
-    out.sets.insert("hairpin".into(), hairpin);
-
+pub fn frame(options: &Options) -> Ruleset {
+    let mut all = containers(options);
+    let out = &mut all;
     let rules = |rules: &[&str]| rules.iter().map(|r| (*r).to_owned()).collect::<Vec<_>>();
     let local = "fib daddr type local meta l4proto . th dport vmap";
     let mut services = exempt(options);
@@ -123,6 +147,7 @@ fn frame(out: &mut Ruleset, options: &Options) {
     chain(out, "nat-postrouting", declaration, masquerade.to_vec());
     let mark = format!("meta mark set meta mark or {MARK:#x}");
     chain(out, "mark-for-masquerade", "", vec![mark]);
+    all
 }
 
 /// Rules that exempt what the node itself serves from all services: its loopback, and its own ports on every address that it has at
