@@ -256,7 +256,7 @@ pub async fn start(
         proxy::run(proxy::Options {
             informers: shared.clone(),
             rules: rules.clone(),
-            node_name: name.clone(),
+            role: proxy::Role::Node(name.clone()),
             shutdown: shutdown.clone(),
         })
     });

@@ -39,8 +39,17 @@ pub struct Options {
     /// A client that authenticates as `system:kube-proxy`.
     pub informers: Informers,
     pub rules: Arc<ServiceRules>,
-    pub node_name: String,
+    pub role: Role,
     pub shutdown: Shutdown,
+}
+
+/// The machine whose rules these are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The node of this name.
+    Node(String),
+    /// Part of the cluster's network without pods: it reaches services by their addresses, and has no node ports.
+    Client,
 }
 
 /// Runs until shutdown. The rules stay: connections outlive a restart.
@@ -51,7 +60,11 @@ pub fn run(options: Options) -> Pin<Box<dyn Future<Output = ()> + Send>> {
 async fn follow(options: Options) {
     let services = options.informers.informer::<View>(&ApiResource::typed::<Service>(), &Scope::default());
     let slices = options.informers.informer::<Slice>(&ApiResource::typed::<EndpointSlice>(), &Scope::default());
-    let scope = Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() };
+    let node_name = match &options.role {
+        Role::Node(name) => name.as_str(),
+        Role::Client => "",
+    };
+    let scope = Scope { field_selector: format!("metadata.name={node_name}"), ..Scope::default() };
     let nodes = options.informers.informer::<()>(&ApiResource::typed::<Node>(), &scope);
     let changed = Arc::new(Notify::new());
     let (a, b, c) = (changed.clone(), changed.clone(), changed.clone());
@@ -85,13 +98,13 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let Desired { ports, health_checks, excess } = {
+            let Desired { mut ports, mut health_checks, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
                 let zone = nodes.cache().entries().next().map(|n| zone_of(n)).unwrap_or_default();
                 desired(
                     s.entries().map(|s| (&s.meta, &s.view)),
                     e.entries().map(|e| (&e.meta, &e.view)),
-                    Location { node: &options.node_name, zone: &zone },
+                    Location { node: node_name, zone: &zone },
                 )
             };
             warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);
@@ -106,6 +119,10 @@ async fn follow(options: Options) {
                         "too many endpoints, service ports or session affinities: so many are left out"
                     );
                 }
+            }
+            if options.role == Role::Client {
+                ports.iter_mut().for_each(|port| port.node_port = None);
+                health_checks.clear();
             }
             checks.set(&health_checks, &options.shutdown).await;
             let written = options.rules.apply_next(&ports).await;

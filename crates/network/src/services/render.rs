@@ -50,12 +50,18 @@ const BY_ADDRESS: &str = "{ type ipv4_addr . inet_proto . inet_service : verdict
 const BY_PORT: &str = "{ type inet_proto . inet_service : verdict; }";
 
 /// Maps with elements of several services, and their declarations.
-pub const SHARED_MAPS: [(&str, &str); 4] = [
+pub const SHARED_MAPS: [(&str, &str); 5] = [
     ("service-ips", BY_ADDRESS),
     ("service-nodeports", BY_PORT),
     ("no-endpoint-services", BY_ADDRESS),
     ("no-endpoint-nodeports", BY_PORT),
+    (ENDPOINTS, "{ type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }"),
 ];
+
+/// The map of the endpoints of services by the services' addresses and ports, and numbers from 0.
+const ENDPOINTS: &str = "endpoints";
+/// The beginning of names of the chains that pick one of so many endpoints of this map.
+const NUMBERED_PICKER: &str = "pick-";
 
 /// Sets with elements of several services, and their declarations.
 pub const SHARED_SETS: [(&str, &str); 1] = [("hairpin", "{ type ipv4_addr . ipv4_addr; }")];
@@ -63,6 +69,30 @@ pub const SHARED_SETS: [(&str, &str); 1] = [("hairpin", "{ type ipv4_addr . ipv4
 /// Whether several services have elements in this map or set.
 pub fn is_shared(name: &str) -> bool {
     SHARED_MAPS.iter().chain(&SHARED_SETS).any(|(shared, _)| *shared == name)
+}
+
+/// Whether several services use this chain.
+pub fn is_shared_chain(name: &str) -> bool {
+    name.starts_with(NUMBERED_PICKER)
+}
+
+/// The chain of this name that several services use. The number of the endpoint is in the packet's priority, as with [`sticky`].
+pub fn shared_chain(name: &str) -> Chain {
+    let count: u32 = name.strip_prefix(NUMBERED_PICKER).and_then(|n| n.parse().ok()).unwrap_or(1);
+    let choices: Vec<String> = (0..count).map(|n| format!("{n} : {}", numbered(n))).collect();
+    let go = format!("dnat ip addr . port to ip daddr . meta l4proto . th dport . meta priority map @{ENDPOINTS}");
+    let protocols = "meta l4proto { tcp, udp, sctp }";
+    let rules = [
+        format!("{protocols} meta priority set numgen random mod {count} map {{ {} }} {go}", choices.join(", ")),
+        // While the map changes, a packet may see the old number; the first endpoint exists in any case.
+        format!("{protocols} meta priority set {} {go}", numbered(0)),
+    ];
+    Chain { declaration: String::new(), rules: rules.to_vec() }
+}
+
+/// The number of an endpoint, from 0, as `nft` writes it in a priority: the lowest one has a name of its own.
+fn numbered(number: u32) -> String {
+    class(number.wrapping_add(1))
 }
 
 /// The rules of one service port: its chains and maps, and its elements of shared maps and sets.
@@ -178,12 +208,7 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
     let name = format!("{kind}-{}", short(&service.name));
     let protocol = service.protocol.word();
     let count = endpoints.len();
-    for endpoint in endpoints {
-        let pair = format!("{0} . {0}", endpoint.address);
-        if let Some(set) = out.sets.get_mut("hairpin") {
-            set.elements.insert(pair, String::new());
-        }
-    }
+    allow_hairpins(out, endpoints);
     let mut rules = match service.affinity {
         Affinity::None => {
             let choices: Vec<String> =
@@ -199,6 +224,29 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
     rules.push(format!("meta l4proto {protocol} dnat to {}:{}", first.address, first.port));
     chain(out, &name, "", rules);
     Some(name)
+}
+
+/// The chain that picks one of these endpoints of the service with this key. The endpoints are elements of a map of all services: with a chain for each
+/// service, the kernel and `nft` read thousands of them for every change.
+fn numbered_picker(out: &mut Ruleset, key: &str, endpoints: &BTreeSet<Endpoint>) -> Option<String> {
+    endpoints.first()?;
+    for (number, endpoint) in (0..).zip(endpoints) {
+        let value = format!("{} . {}", endpoint.address, endpoint.port);
+        put(out, ENDPOINTS, format!("{key} . {}", numbered(number)), value);
+    }
+    allow_hairpins(out, endpoints);
+    let name = format!("{NUMBERED_PICKER}{}", endpoints.len());
+    out.chains.entry(name.clone()).or_insert_with(|| shared_chain(&name));
+    Some(name)
+}
+
+/// Lets endpoints reach themselves.
+fn allow_hairpins(out: &mut Ruleset, endpoints: &BTreeSet<Endpoint>) {
+    for endpoint in endpoints {
+        if let Some(set) = out.sets.get_mut("hairpin") {
+            set.elements.insert(format!("{0} . {0}", endpoint.address), String::new());
+        }
+    }
 }
 
 /// Rules for session affinity: a client gets its previous endpoint, from one table of clients per port.
@@ -291,7 +339,11 @@ fn render_service(out: &mut Ruleset, options: &Options, service: &ServicePort) {
     }
 
     let kind = |policy| if policy == Policy::Local { "local" } else { "svc" };
-    if let Some(picker) = picker(out, service, internal_endpoints, kind(service.internal_policy)) {
+    let picker_of_all = match service.affinity {
+        Affinity::None => numbered_picker(out, &key(&service.cluster_ip), internal_endpoints),
+        Affinity::ClientIp(_) => picker(out, service, internal_endpoints, kind(service.internal_policy)),
+    };
+    if let Some(picker) = picker_of_all {
         put(out, "service-ips", key(&service.cluster_ip), format!("goto {picker}"));
     }
     let mut rules = Vec::new();

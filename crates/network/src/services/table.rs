@@ -7,12 +7,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::changes::{Change, Ports};
-use super::render::{SHARED_MAPS, SHARED_SETS, frame, is_shared, render_port};
+use super::render::{SHARED_MAPS, SHARED_SETS, frame, is_shared, is_shared_chain, render_port, shared_chain};
 use super::{Options, ServicePort};
 use crate::ruleset::{Container, Ruleset};
 
-/// An element of a shared map or set.
+/// An element of a shared map or set, or a shared chain.
 type Element = (&'static str, String);
+
+/// Stands for the map or set in an [`Element`] that is a chain.
+const CHAINS: &str = "chains";
 
 /// The service ports in the table.
 #[derive(Default)]
@@ -58,9 +61,11 @@ fn declared(container: &Container) -> Container {
     Container { declaration: container.declaration.clone(), elements: BTreeMap::new() }
 }
 
-/// The elements of the shared maps and sets of a rendered service port.
+/// The elements of shared maps and sets, and the shared chains, of a rendered service port.
 fn shared(ruleset: &Ruleset) -> Vec<(Element, &String)> {
-    let mut found = Vec::new();
+    const NOTHING: &String = &String::new();
+    let chains = ruleset.chains.keys().filter(|name| is_shared_chain(name));
+    let mut found: Vec<_> = chains.map(|name| ((CHAINS, name.clone()), NOTHING)).collect();
     for (names, containers) in [(&SHARED_MAPS[..], &ruleset.maps), (&SHARED_SETS[..], &ruleset.sets)] {
         for (name, _) in names {
             let elements = containers.get(*name).map(|c| &c.elements).into_iter().flatten();
@@ -108,7 +113,8 @@ impl Table {
             for (from, to) in [(old, &mut step.before), (new, &mut step.after)] {
                 let Some(from) = from else { continue };
                 let is_own = |name: &String| !is_shared(name);
-                to.chains.extend(from.chains.clone());
+                let chains = from.chains.iter().filter(|(name, _)| !is_shared_chain(name));
+                to.chains.extend(chains.map(|(name, chain)| (name.clone(), chain.clone())));
                 to.maps.extend(from.maps.iter().filter(|(n, _)| is_own(n)).map(|(n, c)| (n.clone(), c.clone())));
                 to.sets.extend(from.sets.iter().filter(|(n, _)| is_own(n)).map(|(n, c)| (n.clone(), c.clone())));
             }
@@ -132,6 +138,10 @@ impl Table {
             let after = owners.first();
             for (owner, is_new, to) in [(before, false, &mut step.before), (after, true, &mut step.after)] {
                 let (name, key) = element;
+                if *name == CHAINS {
+                    to.chains.extend(owner.map(|_| (key.clone(), shared_chain(key))));
+                    continue;
+                }
                 let is_map = SHARED_MAPS.iter().any(|(map, _)| map == name);
                 let containers = if is_map { &mut to.maps } else { &mut to.sets };
                 // Without a declaration, which does not change.
