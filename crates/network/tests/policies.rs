@@ -268,11 +268,11 @@ async fn changes_are_short_with_many_policies() {
         (0..100).map(|pod| PodPolicy { ingress: Some(rules(pod)), ..open(address(50_000 + pod)) }).collect()
     };
     let desired = all(None);
-    let begin = std::time::Instant::now();
+    let begin = tokio::time::Instant::now();
     rules.apply(Some(&desired)).await.unwrap();
     println!("1,000 policies with 100 peers each: {:?}", begin.elapsed());
     let desired = all(Some(500));
-    let begin = std::time::Instant::now();
+    let begin = tokio::time::Instant::now();
     rules.apply(Some(&desired)).await.unwrap();
     println!("a peer more: {:?}", begin.elapsed());
     assert!(rules.dump().await.unwrap().contains(&address(60_000).to_string()));
