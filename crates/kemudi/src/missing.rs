@@ -2,8 +2,7 @@
 
 /// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
-    ("NetworkPolicies", "stored; not enforced (the server warns)"),
-    ("Ingresses, load balancers", "stored; no traffic is served"),
+    ("Ingresses, Gateways", "stored; no traffic is served"),
     (
         "sizes and growth of provisioned volumes",
         "the default class provisions directories without a limit of their size, and claims do not grow",

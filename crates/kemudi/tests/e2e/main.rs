@@ -25,6 +25,7 @@ mod kubelet;
 mod lifecycle;
 mod merging;
 mod namespaces;
+mod policies;
 mod preview;
 mod probes;
 mod recorder;
@@ -93,6 +94,7 @@ fn tests() -> Vec<Test> {
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),
         own(services::TESTS),
+        own(policies::TESTS),
         own(why::TESTS),
         own(kubelet::TESTS),
         alone(both_since(36, top::ALONE)),
