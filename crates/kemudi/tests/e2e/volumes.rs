@@ -5,6 +5,7 @@ use crate::story::Story;
 use serde_json::json;
 
 pub const TESTS: &[Case] = &[
+    ("volumes::memory_has_the_modes_of_a_tmpfs", memory_has_the_modes_of_a_tmpfs),
     ("volumes::updates_reach_running_containers", updates_reach_running_containers),
     ("volumes::items_modes_and_dotfiles", items_modes_and_dotfiles),
     ("volumes::wait_for_what_is_missing", wait_for_what_is_missing),
@@ -106,4 +107,15 @@ fn are_shared_and_survive_restarts(s: &Story) {
     assert!(dir.exists(), "{}", dir.display());
     s.ok(&["delete", "pod", "p"]);
     s.eventually("the end of the volume", || (!dir.exists()).then_some(()));
+}
+
+/// Volumes in memory have the sticky bit, and directories of a subPath the mode of their volume.
+fn memory_has_the_modes_of_a_tmpfs(s: &Story) {
+    let volume = json!({"name": "room", "emptyDir": {"medium": "Memory"}});
+    let mounts =
+        json!([{"name": "room", "mountPath": "/room"}, {"name": "room", "mountPath": "/below", "subPath": "a/b"}]);
+    let spec = json!({"volumes": [volume], "securityContext": {"fsGroup": 123}});
+    s.shell_pod("p", FOREVER, spec, json!({"volumeMounts": mounts}));
+    s.ready("p");
+    assert_eq!(s.sh("p", "stat -c '%a %u %g' /room /below"), "3777 0 123\n3777 0 123\n");
 }

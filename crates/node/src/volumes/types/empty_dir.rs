@@ -49,6 +49,8 @@ fn create(path: &Path, source: &api::EmptyDirVolumeSource, group: Option<u32>, m
     if is_new {
         // Containers may run as any user, so every user may write.
         let mode = if group.is_some() { 0o2777 } else { 0o777 };
+        // A tmpfs has the sticky bit, and directories of a subPath get it from there, as with kubelet.
+        let mode = if source.medium.as_deref() == Some("Memory") { mode | 0o1000 } else { mode };
         if let Some(gid) = group {
             chown(path, None, Some(gid)).map_err(error())?;
         }
