@@ -9,7 +9,7 @@ use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use runtime::ImageStore;
-use runtime::image::Image;
+use runtime::image::{Image, Room};
 use supervisor::blocking;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -198,13 +198,13 @@ impl Inner {
         let store = self.store.clone();
         blocking(move || {
             workspace.finish(&manifest)?;
-            store.import_pulled(workspace.path(), &names).map_err(Error::Store)
+            store.import_pulled(workspace.path(), &names, || Room { bytes: 0, files: 0 }).map_err(Error::Store)
         })
         .await
     }
 
     fn room(&self) -> Result<u64, Error> {
-        self.store.room().map_err(Error::Store)
+        self.store.room().map(|room| room.bytes).map_err(Error::Store)
     }
 
     /// Refuses an image whose compressed layers alone do not fit on the disk.

@@ -221,7 +221,7 @@ fn spool(store: &ImageStore, input: impl Read, limit: Option<u64>) -> Result<tem
     let mut copy =
         tempfile::NamedTempFile::new_in(store.layers_root().parent().unwrap_or(Path::new("."))).map_err(failed)?;
     // The copy and its unpacked contents exist at the same time.
-    let most = limit.map_or_else(|| store.room(), Ok)?;
+    let most = limit.map_or_else(|| store.room().map(|room| room.bytes), Ok)?;
     match io::copy(&mut input.take(most), &mut copy).map_err(failed)? {
         0 => Err(Failure::Empty),
         n if n == most => Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into()),

@@ -204,6 +204,7 @@ mod tests {
             names: [name.to_owned()].into(),
             config: runtime::image::ImageConfig::default(),
             layers: Vec::new(),
+            diff_ids: Vec::new(),
             size: 10,
         }
     }

@@ -396,6 +396,7 @@ mod tests {
             names: Default::default(),
             config: image::ImageConfig { env: vec!["PATH=/x".into(), "A=1".into()], ..Default::default() },
             layers: Vec::new(),
+            diff_ids: Vec::new(),
             size: 0,
         };
         let config =
