@@ -2,7 +2,7 @@
 //!
 //! Above 85 % usage, images go that no container uses, those that were used longest ago first, until usage is at 80 %. Images that were
 //! detected less than two minutes ago stay, and so do those that no registry has: imported ones and the built-in one.
-//! Left out: a maximum age, and metrics.
+//! Before that, what killed pulls and interrupted imports left is removed. Left out: a maximum age, and metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -165,7 +165,20 @@ pub(crate) async fn run(options: Arc<Options>, recorder: Recorder, node: Regardi
     }
 }
 
+/// Removes what killed pulls and interrupted imports left. It belongs to no image, and takes room all the same.
+async fn remove_leftovers(options: &Arc<Options>) {
+    let options = options.clone();
+    let removed = blocking(move || {
+        options.puller.remove_leftovers();
+        options.host.remove_image_leftovers()
+    });
+    if let Err(error) = removed.await {
+        tracing::warn!(%error, "removing what interrupted image imports left failed; the next try is in five minutes");
+    }
+}
+
 async fn collect(options: &Arc<Options>, records: &mut Records) -> Result<(), Error> {
+    remove_leftovers(options).await;
     let containers = options.runtime.list_containers().await?;
     let used: BTreeSet<String> = containers.into_iter().map(|c| c.image_id).collect();
     let (o, now) = (options.clone(), options.clock.now());

@@ -478,6 +478,7 @@ mod tests {
             names: names.iter().map(|s| (*s).to_owned()).collect(),
             config: Default::default(),
             layers: Vec::new(),
+            diff_ids: Vec::new(),
             size: n,
         };
         let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();

@@ -21,7 +21,7 @@ const CHECK_BYTES: u64 = 4 << 20;
 const CHECK_ENTRIES: u64 = 256;
 
 /// What a disk has beyond its reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes.
     pub bytes: u64,

@@ -132,9 +132,10 @@ impl Worker {
 
     fn begin_pull(&mut self, name: &str, image: &str, credentials: Vec<Credentials>) {
         let (puller, full, wake) = (self.shared.options.puller.clone(), image.to_owned(), self.wake.clone());
+        let namespace = text(&self.pod.metadata.namespace).to_owned();
         let pull = async move {
             let begun = tokio::time::Instant::now();
-            let pulled = puller.pull(&full, &credentials).await;
+            let pulled = puller.pull_for(&namespace, &full, &credentials).await;
             pulled.map_err(|error| Failure::from(&*error)).map(|pulled| Pulled {
                 size: pulled.image.size,
                 user: pulled.image.config.user,
