@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Pulls images from registries. `registries.yaml` in the data directory configures mirrors, certificates and credentials.
+    /// Pulls images from registries, with the mirrors, certificates and credentials of the cluster's configuration of registries
+    /// (`kemudi up --registries`, or `registries.yaml` in the data directory).
     Pull {
         /// Names of images, such as nginx:1.29 or registry.example.com/app@sha256:...
         #[arg(required = true)]
@@ -100,6 +101,11 @@ impl DataDir {
         self.data_dir.join("runtime")
     }
 
+    /// The configuration of registries that the node was started with, if it was given one.
+    fn registries(&self) -> Option<PathBuf> {
+        agent::recorded_registries(&self.data_dir)
+    }
+
     /// Opens the image store; `write` creates it if necessary.
     fn images(&self, write: bool) -> Result<ImageStore, Failure> {
         let failed = |source| Failure::File { path: self.data_dir.display().to_string(), source };
@@ -154,9 +160,10 @@ fn visible(text: &str) -> String {
 fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mut dyn Write) -> Result<(), Failure> {
     let credentials = username.map(|name| password(io::stdin().lock()).map(|p| credentials(name, p))).transpose()?;
     let credentials: Vec<Credentials> = credentials.into_iter().collect();
-    let registries = directory.data_dir.join(agent::REGISTRIES);
-    let puller =
-        |node: &DataDir| node.images(true).map(|store| Puller::new(store, registries.clone(), Limits::default()));
+    let puller = |node: &DataDir| {
+        let registries = node.registries().unwrap_or_else(|| directory.data_dir.join(agent::REGISTRIES));
+        node.images(true).map(|store| Puller::new(store, registries, Limits::default()))
+    };
     let pullers = directory.nodes().iter().map(puller).collect::<Result<Vec<_>, _>>()?;
     let failed = |source| Failure::File { path: "starting".into(), source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -317,6 +324,20 @@ mod tests {
         assert_eq!(password("secret\r\nmore".as_bytes()).unwrap(), "secret");
         for empty in ["", "\n"] {
             assert!(matches!(password(empty.as_bytes()), Err(Failure::NoPassword)), "{empty:?}");
+        }
+    }
+
+    /// `kemudi image pull` used another configuration than the node.
+    #[test]
+    fn pulls_use_the_registries_of_the_node() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = DataDir { data_dir: directory.path().to_owned() };
+        assert_eq!(node.registries(), None);
+        agent::record_registries(directory.path(), Some(Path::new("/etc/other.yaml"))).unwrap();
+        assert_eq!(node.registries(), Some("/etc/other.yaml".into()));
+        for _ in 0..2 {
+            agent::record_registries(directory.path(), None).unwrap();
+            assert_eq!(node.registries(), None);
         }
     }
 
