@@ -10,7 +10,7 @@ use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use runtime::ImageStore;
-use runtime::image::{Image, Room};
+use runtime::image::{Access, AccessByRepository, Image, Room};
 use supervisor::blocking;
 use tokio::time::Instant;
 
@@ -69,6 +69,8 @@ pub struct Pulled {
     pub image: Image,
     /// The duration of the pull, without the time that it waited for others.
     pub duration: Duration,
+    /// The credentials of the caller that the registry accepted; `None` if it was pulled without.
+    pub credentials: Option<Credentials>,
 }
 
 type Outcome = Result<Pulled, Arc<Error>>;
@@ -108,8 +110,15 @@ impl<K, T> Default for Running<K, T> {
 #[derive(Clone)]
 pub struct Puller(Arc<Inner>);
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Requester {
+    Pods,
+    Administrator,
+}
+
 struct Inner {
     store: ImageStore,
+    requester: Requester,
     configuration: PathBuf,
     limits: Limits,
     turns: Arc<Turns>,
@@ -121,11 +130,21 @@ struct Inner {
 }
 
 impl Puller {
-    /// Pulls into `store`, with the registries of a configuration file, which need not exist.
+    /// Pulls into `store` for pods, with the registries of a configuration file, which need not exist. No pod may use a pulled image by
+    /// the name of its repository until the caller records who may ([`ImageStore::record_access`]).
     pub fn new(store: ImageStore, configuration: PathBuf, limits: Limits) -> Puller {
+        Self::with(store, configuration, limits, Requester::Pods)
+    }
+
+    /// Pulls for an administrator: every pod may use the images.
+    pub fn for_administrator(store: ImageStore, configuration: PathBuf, limits: Limits) -> Puller {
+        Self::with(store, configuration, limits, Requester::Administrator)
+    }
+
+    fn with(store: ImageStore, configuration: PathBuf, limits: Limits, requester: Requester) -> Puller {
         let (turns, account) = (Turns::new(limits.pulls), Account::new(store.clone()));
         let (waiting, running) = (Running::default(), Running::default());
-        Puller(Arc::new(Inner { store, configuration, limits, turns, account, waiting, running }))
+        Puller(Arc::new(Inner { store, requester, configuration, limits, turns, account, waiting, running }))
     }
 
     /// Pulls the image and returns it, like [`Puller::pull_for`] for no namespace.
@@ -172,7 +191,9 @@ impl Inner {
         let mut errors = Vec::new();
         for credentials in all {
             match self.pull_from(namespace, reference, &endpoints, credentials).await {
-                Ok(image) => return Ok(Pulled { image, duration: begun.elapsed() }),
+                Ok(image) => {
+                    return Ok(Pulled { image, duration: begun.elapsed(), credentials: credentials.cloned() });
+                }
                 Err(error) => {
                     let is_last = !error.is_refusal();
                     errors.push(error);
@@ -225,9 +246,18 @@ impl Inner {
             names.push(reference.to_string());
         }
         // The store has exactly this manifest of this repository, and with it all layers.
-        let (store, known) = (self.store.clone(), names.clone());
-        if let Some(image) = blocking(move || store.add_names(&known[0], &known).ok()).await {
-            return Ok(image);
+        let (store, known, access) = (self.store.clone(), names.clone(), self.access(reference));
+        let present = blocking(move || {
+            let image = store.add_names(&known[0], &known).ok()?;
+            Some(
+                access
+                    .into_iter()
+                    .flatten()
+                    .try_fold(image, |image, (repository, access)| store.record_access(&image.id, &repository, access)),
+            )
+        });
+        if let Some(image) = present.await {
+            return image.map_err(Error::Store);
         }
         let manifest = manifest::resolve(session, raw).await?;
         let parent = self.store.downloads_root();
@@ -237,13 +267,19 @@ impl Inner {
         let reservation = self.account.reserve(namespace, needed(&manifest))?;
         let workspace = blocking(move || Workspace::create(&parent)).await?;
         self.download(session, &manifest, &workspace, &reservation).await?;
-        let store = self.store.clone();
+        let (store, access) = (self.store.clone(), self.access(reference));
         blocking(move || {
             workspace.finish(&manifest)?;
             let others = || reservation.promised_to_others();
-            store.import_pulled(workspace.path(), &names, others).map_err(Error::Store)
+            store.import_pulled(workspace.path(), &names, access, others).map_err(Error::Store)
         })
         .await
+    }
+
+    /// The record of an image that was pulled for a pod, and that no pod may use yet.
+    fn access(&self, reference: &Reference) -> Option<AccessByRepository> {
+        let is_for_pods = self.requester == Requester::Pods;
+        is_for_pods.then(|| [(reference.full_repository(), Access::default())].into())
     }
 
     /// Downloads the configuration, then the layers.

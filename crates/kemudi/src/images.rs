@@ -162,7 +162,7 @@ fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mu
     let credentials: Vec<Credentials> = credentials.into_iter().collect();
     let puller = |node: &DataDir| {
         let registries = node.registries().unwrap_or_else(|| directory.data_dir.join(agent::REGISTRIES));
-        node.images(true).map(|store| Puller::new(store, registries, Limits::default()))
+        node.images(true).map(|store| Puller::for_administrator(store, registries, Limits::default()))
     };
     let pullers = directory.nodes().iter().map(puller).collect::<Result<Vec<_>, _>>()?;
     let failed = |source| Failure::File { path: "starting".into(), source };

@@ -219,6 +219,7 @@ mod tests {
             layers: Vec::new(),
             diff_ids: Vec::new(),
             size: 10,
+            access: None,
         }
     }
 

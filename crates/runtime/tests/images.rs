@@ -366,7 +366,7 @@ fn the_reserve_is_checked_while_a_layer_is_unpacked() {
     let images = ImageStore::open(small.join("images")).unwrap();
     oci_layout(&layout, &[tar_of(&[("zeros", tar::EntryType::Regular, 40 << 20)])]);
     let other = small.join("other");
-    let result = images.import_pulled(&layout, &["a.example/a:1".to_owned()], || {
+    let result = images.import_pulled(&layout, &["a.example/a:1".to_owned()], None, || {
         let before = images.room().unwrap();
         // After the budget is computed in vain: it is the disk that counts.
         std::thread::spawn(move || std::fs::write(other, vec![0; 60 << 20]).unwrap()).join().unwrap();

@@ -398,6 +398,7 @@ mod tests {
             layers: Vec::new(),
             diff_ids: Vec::new(),
             size: 0,
+            access: None,
         };
         let config =
             ContainerConfig { env: vec![("A".into(), "2".into()), ("B".into(), "3".into())], ..Default::default() };

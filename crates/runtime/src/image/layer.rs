@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::budget::Budget;
 use super::unpack::unpack;
-use super::{Error, Image, ImageConfig, Result, Sha256, Writing, digest, entries, normalize};
+use super::{AccessByRepository, Error, Image, ImageConfig, Result, Sha256, Writing, digest, entries, normalize};
 use crate::beneath::remove_tree;
 
 /// Maximum bytes of a manifest or configuration, which are read into memory.
@@ -32,6 +32,8 @@ struct Source<'a> {
     checks: Budget,
     /// Directories and sizes of the layers that were verified in the source already, by digest.
     found: RefCell<HashMap<String, (String, u64)>>,
+    /// The access of pods to its images.
+    access: Option<AccessByRepository>,
     /// Its name in errors.
     shown: PathBuf,
     root: PathBuf,
@@ -90,13 +92,30 @@ struct RootFs {
 
 /// Imports the images at `path`. If one fails, nothing of it stays, but images before it do.
 pub fn import(store: &Writing<'_>, path: &Path, names: &[String], budget: &Budget) -> Result<Vec<Image>> {
-    import_within(store, path, names, budget).map_err(|error| match budget.is_exceeded() {
+    import_with(store, path, names, None, budget)
+}
+
+/// Imports like [`import`], and records the access of pods to the images.
+pub fn import_with(
+    store: &Writing<'_>,
+    path: &Path,
+    names: &[String],
+    access: Option<AccessByRepository>,
+    budget: &Budget,
+) -> Result<Vec<Image>> {
+    import_within(store, path, names, access, budget).map_err(|error| match budget.is_exceeded() {
         true => Error::TooLarge { path: path.to_owned(), limit: budget.limit },
         false => error,
     })
 }
 
-fn import_within(store: &Writing<'_>, path: &Path, names: &[String], budget: &Budget) -> Result<Vec<Image>> {
+fn import_within(
+    store: &Writing<'_>,
+    path: &Path,
+    names: &[String],
+    access: Option<AccessByRepository>,
+    budget: &Budget,
+) -> Result<Vec<Image>> {
     let format = |message: String| Error::Format { path: path.to_owned(), message };
     let mut scratch = None;
     let root = if path.is_dir() {
@@ -113,7 +132,7 @@ fn import_within(store: &Writing<'_>, path: &Path, names: &[String], budget: &Bu
         directory
     };
     let checks = Budget::for_reading(budget.limit.max(MAX_CHECKED));
-    let source = Source { root, shown: path.to_owned(), budget, checks, found: RefCell::default() };
+    let source = Source { root, shown: path.to_owned(), budget, checks, found: RefCell::default(), access };
     let found = if source.root.join("index.json").is_file() {
         from_oci(store, &source, names)
     } else if source.root.join("manifest.json").is_file() {
@@ -201,7 +220,7 @@ fn build(
     let id = format!("sha256:{id}");
     let added =
         layers(store, source, blobs, &configuration, &mut made).and_then(|Layers { directories, diff_ids, size }| {
-            store.add(Image { id, names, config, layers: directories, diff_ids, size })
+            store.add(Image { id, names, config, layers: directories, diff_ids, size, access: source.access.clone() })
         });
     if added.is_err() {
         store.forget_layers(&made);

@@ -13,6 +13,7 @@
 //! Several processes may use one store: one writes at a time, and the others see what it wrote.
 //! Left out: registries. The crate `distribution` downloads images from them, which [`ImageStore::import_pulled`] imports.
 
+mod access;
 mod budget;
 mod builtin;
 mod entries;
@@ -31,6 +32,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
 use crate::{beneath, records};
+pub use access::{Access, AccessByRepository, PullSecret};
 use budget::Budget;
 pub use budget::Room;
 pub use reference::normalize;
@@ -210,6 +212,9 @@ pub struct Image {
     pub diff_ids: Vec<String>,
     /// Bytes, unpacked.
     pub size: u64,
+    /// Who may use it, if it was pulled for a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<AccessByRepository>,
 }
 
 impl Image {
@@ -332,12 +337,18 @@ impl ImageStore {
         layer::import(&writing, source, &names, &budget)
     }
 
-    /// Imports a pulled image from a directory in the layout of an OCI image, with these names. It leaves `reserved` of the disk to
-    /// others. Blocks.
-    pub fn import_pulled(&self, layout: &Path, names: &[String], reserved: impl FnOnce() -> Room) -> Result<Image> {
+    /// Imports a pulled image from a directory in the layout of an OCI image, with these names and access. It leaves `reserved` of
+    /// the disk to others. Blocks.
+    pub fn import_pulled(
+        &self,
+        layout: &Path,
+        names: &[String],
+        access: Option<AccessByRepository>,
+        reserved: impl FnOnce() -> Room,
+    ) -> Result<Image> {
         let writing = self.writing()?;
         let budget = Budget::beside(&self.root, reserved()).map_err(Error::io(self.root.display().to_string()))?;
-        let mut images = layer::import(&writing, layout, names, &budget)?;
+        let mut images = layer::import_with(&writing, layout, names, access, &budget)?;
         images.pop().ok_or_else(|| Error::NotFound(names.first().cloned().unwrap_or_default()))
     }
 
@@ -490,7 +501,7 @@ impl Writing<'_> {
             }
         };
         let (names, layers, diff_ids) = ([name].into(), vec![layer], vec![id.clone()]);
-        self.add(Image { id: format!("sha256:{id}"), names, config, layers, diff_ids, size })
+        self.add(Image { id: format!("sha256:{id}"), names, config, layers, diff_ids, size, access: None })
     }
 
     /// The directory of the layer with a digest.
@@ -535,6 +546,7 @@ impl Writing<'_> {
         for other in &mut next.images {
             if other.id == image.id {
                 image.names.extend(std::mem::take(&mut other.names));
+                access::merge(&mut image.access, other.access.take());
             }
             other.names.retain(|n| !image.names.contains(n));
         }
