@@ -9,7 +9,7 @@
 //! names that this crate knows. Credentials go to the registry that they are for, and to the token server that it names, never to
 //! mirrors or to where blobs are redirected.
 //!
-//! Left out: pushing, layers compressed with zstd, manifests of Docker's schema 1, refresh tokens, verification of signatures.
+//! Left out: pushing, manifests of Docker's schema 1, refresh tokens, verification of signatures.
 
 mod account;
 mod auth;

@@ -212,9 +212,6 @@ fn check(manifest: Manifest) -> Result<Manifest, Error> {
         if !is_digest(&d.digest) {
             return Err(Error::Manifest("unknown digest".into()));
         }
-        if d.media_type.ends_with("zstd") {
-            return Err(Error::Manifest("layers compressed with zstd are not supported".into()));
-        }
     }
     if manifest.config.size > MAX_DOCUMENT {
         return Err(Error::TooLarge { what: "the configuration".into(), limit: MAX_DOCUMENT });

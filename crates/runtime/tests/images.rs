@@ -355,6 +355,25 @@ fn directories_above_entries_count() {
     nix::mount::umount(&small).unwrap();
 }
 
+/// Layers that are compressed with zstd, and bombs of it.
+#[test]
+fn zstd_layers_are_imported_within_the_limit() {
+    let place = tempfile::tempdir().unwrap();
+    let images = ImageStore::open(place.path().join("images")).unwrap();
+    let layout = place.path().join("layout");
+    let content = tar_of(&[("zeros", tar::EntryType::Regular, 32 << 20)]);
+    let zstd = ruzstd::encoding::compress_to_vec(content.as_slice(), ruzstd::encoding::CompressionLevel::Fastest);
+    oci_layout(&layout, &[content.clone()]);
+    // Its manifest names the other compression; it is the content that counts.
+    let path = layout.join("blobs/sha256").join(sha(&gzip(&content)));
+    std::fs::write(path, zstd).unwrap();
+    let error = images.import(&layout, None, Some(1 << 20)).unwrap_err();
+    assert!(matches!(error, image::Error::TooLarge { .. }) && on_disk(&images).is_empty(), "{error}");
+    let image = images.import(&layout, None, None).unwrap().remove(0);
+    let file = images.layers_root().join(&image.layers[0]).join("zeros");
+    assert_eq!(std::fs::metadata(file).unwrap().len(), 32 << 20);
+}
+
 /// Other writers fill the disk while a layer is unpacked.
 #[test]
 fn the_reserve_is_checked_while_a_layer_is_unpacked() {

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::budget::Budget;
 use super::unpack::unpack;
+use super::zstd;
 use super::{AccessByRepository, Error, Image, ImageConfig, Result, Sha256, Writing, digest, entries, normalize};
 use crate::beneath::remove_tree;
 
@@ -414,8 +415,9 @@ fn decompressed(mut file: File) -> std::io::Result<Box<dyn Read>> {
     file.rewind()?;
     match &magic[..length] {
         [0x1f, 0x8b, ..] => Ok(Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file)))),
-        [0x28, 0xb5, 0x2f, 0xfd] => {
-            Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "layers compressed with zstd are not supported"))
+        // A frame, or one that is skipped.
+        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
+            Ok(Box::new(zstd::Frames::new(BufReader::new(file))))
         }
         _ => Ok(Box::new(BufReader::new(file))),
     }

@@ -20,6 +20,7 @@ mod entries;
 mod layer;
 mod reference;
 mod unpack;
+mod zstd;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
