@@ -19,6 +19,15 @@ use crate::error::Error;
 /// Bytes that all pulls write between two looks at the disk.
 const CHECK: u64 = 1 << 20;
 
+/// The progress of all running pulls of a [`crate::Puller`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are downloaded.
+    pub downloaded: u64,
+    /// Bytes of the manifests' descriptors: zero until a manifest is read.
+    pub total: u64,
+}
+
 pub(crate) struct Account {
     store: ImageStore,
     state: Mutex<State>,
@@ -30,6 +39,8 @@ struct State {
     promised: HashMap<String, Room>,
     /// Bytes written since the last look at the disk.
     unchecked: u64,
+    /// Bytes of all running pulls.
+    declared: u64,
 }
 
 impl State {
@@ -67,7 +78,15 @@ impl Account {
         promised.bytes = promised.bytes.saturating_add(needed.bytes);
         promised.files = promised.files.saturating_add(needed.files);
         let left = AtomicU64::new(needed.bytes);
-        Ok(Reservation { account: self.clone(), namespace: namespace.to_owned(), left, files: needed.files })
+        state.declared = state.declared.saturating_add(needed.bytes);
+        Ok(Reservation { account: self.clone(), namespace: namespace.to_owned(), left, needed })
+    }
+
+    /// What running pulls have downloaded and will have downloaded, in bytes.
+    pub fn progress(&self) -> Progress {
+        let state = self.state.lock();
+        let left = state.promised.values().fold(0, |sum: u64, promised| sum.saturating_add(promised.bytes));
+        Progress { downloaded: state.declared.saturating_sub(left), total: state.declared }
     }
 
     fn room(&self) -> Result<Room, Error> {
@@ -81,7 +100,7 @@ pub(crate) struct Reservation {
     namespace: String,
     /// Bytes still to be written.
     left: AtomicU64,
-    files: u64,
+    needed: Room,
 }
 
 impl Reservation {
@@ -127,8 +146,9 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.account.state.lock();
         self.take(&mut state, u64::MAX);
+        state.declared = state.declared.saturating_sub(self.needed.bytes);
         let Some(promised) = state.promised.get_mut(&self.namespace) else { return };
-        promised.files = promised.files.saturating_sub(self.files);
+        promised.files = promised.files.saturating_sub(self.needed.files);
         if *promised == Room::default() {
             state.promised.remove(&self.namespace);
         }
@@ -155,10 +175,13 @@ mod tests {
         let second = account.reserve("a", part(30)).unwrap();
         drop(account.reserve("b", part(45)).unwrap());
         first.write(1 << 10).unwrap();
+        let total = part(60).bytes + part(30).bytes;
+        assert_eq!(account.progress(), Progress { downloaded: 1 << 10, total });
         first.rewrite(1 << 10);
         assert_eq!(account.state.lock().promised["a"], Room { bytes: part(60).bytes + part(30).bytes, files: 2 });
         drop((first, second));
         assert!(account.state.lock().promised.is_empty());
+        assert_eq!(account.progress(), Progress::default());
         assert!(matches!(account.reserve("a", Room { bytes: 1, files: u64::MAX }), Err(Error::NoFiles { .. })));
     }
 }

@@ -24,6 +24,7 @@ mod session;
 mod turns;
 mod workspace;
 
+pub use account::Progress;
 pub use auth::Credentials;
 pub use error::Error;
 pub use puller::{Limits, Pulled, Puller};

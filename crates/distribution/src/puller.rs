@@ -14,7 +14,7 @@ use runtime::image::{Access, AccessByRepository, Image, Room};
 use supervisor::blocking;
 use tokio::time::Instant;
 
-use crate::account::{Account, Reservation};
+use crate::account::{Account, Progress, Reservation};
 use crate::auth::Credentials;
 use crate::blob::download;
 use crate::error::Error;
@@ -170,6 +170,11 @@ impl Puller {
             }
         });
         pull.await
+    }
+
+    /// How much of all running pulls is downloaded.
+    pub fn progress(&self) -> Progress {
+        self.0.account.progress()
     }
 
     /// Removes what pulls of processes that were killed have left. Blocks.

@@ -2,11 +2,11 @@
 //! is running or not; a running one sees changes at once.
 
 use crate::{agent, data_dir, machine};
-use distribution::{Credentials, Limits, Puller};
+use distribution::{Credentials, Limits, Progress, Puller};
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -57,6 +57,11 @@ pub enum Command {
         directory: DataDir,
     },
 }
+
+/// How often the progress of a pull is shown.
+const PROGRESS_PERIOD: std::time::Duration = std::time::Duration::from_millis(200);
+/// Returns to the start of the line of a terminal, and clears it.
+const CLEAR_LINE: &str = "\r\x1b[K";
 
 #[derive(clap::Args)]
 pub struct DataDir {
@@ -170,7 +175,7 @@ fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mu
     for name in images {
         let mut reference = None;
         for puller in &pullers {
-            let pulled = runtime.block_on(puller.pull(name, &credentials));
+            let pulled = runtime.block_on(show_progress(name, puller, puller.pull(name, &credentials)));
             let image = pulled.map_err(|error| Failure::Pull(name.clone(), error))?.image;
             reference = Some(image.reference(name).to_string());
         }
@@ -179,6 +184,33 @@ fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mu
         }
     }
     Ok(())
+}
+
+/// Waits for a pull, and meanwhile shows its progress in a line of the standard error if that is a terminal.
+async fn show_progress<T>(name: &str, puller: &Puller, pull: impl Future<Output = T>) -> T {
+    if !io::stderr().is_terminal() {
+        return pull.await;
+    }
+    let mut pull = std::pin::pin!(pull);
+    let mut ticks = tokio::time::interval(PROGRESS_PERIOD);
+    loop {
+        tokio::select! {
+            outcome = &mut pull => {
+                eprint!("{CLEAR_LINE}");
+                return outcome;
+            }
+            _ = ticks.tick() => eprint!("{CLEAR_LINE}{}", progress_line(name, puller.progress())),
+        }
+    }
+}
+
+fn progress_line(name: &str, progress: Progress) -> String {
+    let Progress { downloaded, total } = progress;
+    match total {
+        0 => format!("{name}: reading the manifest"),
+        _ if downloaded >= total => format!("{name}: unpacking {}", size(total)),
+        _ => format!("{name}: {} of {}", size(downloaded), size(total)),
+    }
 }
 
 fn credentials(username: &str, password: String) -> Credentials {
@@ -339,6 +371,14 @@ mod tests {
             agent::record_registries(directory.path(), None).unwrap();
             assert_eq!(node.registries(), None);
         }
+    }
+
+    #[test]
+    fn progress_is_a_line() {
+        let line = |downloaded, total| progress_line("a:1", Progress { downloaded, total });
+        assert_eq!(line(0, 0), "a:1: reading the manifest");
+        assert_eq!(line(1_500_000, 12_000_000), "a:1: 1.5MB of 12.0MB");
+        assert_eq!(line(12_000_000, 12_000_000), "a:1: unpacking 12.0MB");
     }
 
     #[test]
