@@ -191,15 +191,18 @@ async fn show_progress<T>(name: &str, puller: &Puller, pull: impl Future<Output 
     if !io::stderr().is_terminal() {
         return pull.await;
     }
+    let show = |text: &str| drop(write!(io::stderr(), "{text}"));
     let mut pull = std::pin::pin!(pull);
     let mut ticks = tokio::time::interval(PROGRESS_PERIOD);
     loop {
         tokio::select! {
             outcome = &mut pull => {
-                eprint!("{CLEAR_LINE}");
+                show(CLEAR_LINE);
                 return outcome;
             }
-            _ = ticks.tick() => eprint!("{CLEAR_LINE}{}", progress_line(name, puller.progress())),
+            _ = ticks.tick() => {
+                show(&format!("{CLEAR_LINE}{}", visible(&progress_line(name, puller.progress()))));
+            }
         }
     }
 }

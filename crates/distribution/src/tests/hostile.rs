@@ -196,3 +196,75 @@ async fn files_of_killed_pulls_go_before_the_room_is_measured() {
     assert!(matches!(&*error, Error::NoRoom { .. }), "{error}");
     nix::mount::umount2(directory.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
 }
+
+/// A tag that names another image with each request: what is imported is one of them, and both keep their digests.
+#[tokio::test]
+async fn tags_that_change_name_one_image_at_a_time() {
+    let (node, first, second) = (Node::new(), Content::new(100), Content::new(200));
+    let (images, requests) = ([first.clone(), second.clone()], AtomicUsize::new(0));
+    let server = Server::start(move |r| {
+        if r.path.ends_with("/manifests/1") {
+            return images[requests.fetch_add(1, Ordering::Relaxed) % 2].reply(r);
+        }
+        let found = images.iter().find(|i| [&i.config, &i.layer].iter().any(|b| r.path.contains(&digest_of(b))));
+        found.unwrap_or(&images[0]).reply(r)
+    })
+    .await;
+    let tag = format!("{}/a/b:1", server.address);
+    for content in [&first, &second, &first] {
+        let pulled = node.pull(&server).await.unwrap();
+        assert_eq!(pulled.image.id, digest_of(&content.config));
+        assert_eq!(node.store.resolve(&tag).unwrap().id, pulled.image.id);
+        assert_eq!(pulled.image.reference(&tag), format!("{}/a/b@{}", server.address, content.digest()));
+    }
+    assert_eq!(node.store.list().iter().filter(|i| i.names.contains(&tag)).count(), 1);
+}
+
+/// Several images with the same layer, pulled at the same time for several namespaces.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_is_pulled_by_several_at_once() {
+    let (node, content) = (Node::new(), Content::new(200_000));
+    let server = serve(&content, |_| None).await;
+    let (tag, by_digest) =
+        (format!("{}/a/b:1", server.address), format!("{}/a/b@{}", server.address, content.digest()));
+    let mut pulls = Vec::new();
+    for namespace in ["a", "b", "c", "d"] {
+        for name in [&tag, &by_digest] {
+            pulls.push(node.puller.pull_for(namespace, name, &[]));
+        }
+    }
+    for pulled in futures::future::join_all(pulls).await {
+        pulled.unwrap();
+    }
+    let images = node.store.list();
+    assert_eq!((images.len(), &images[0].names), (1, &[tag, by_digest].into()));
+    assert!(server.count("blobs") <= 4, "{} requests: one pull for each name", server.count("blobs"));
+    assert_eq!(node.puller.progress(), crate::Progress::default());
+}
+
+/// What a registry over TLS names as its token server or as the place of a layer gets no credentials without TLS.
+#[tokio::test]
+async fn credentials_stay_in_tls() {
+    let (node, content) = (Node::new(), Content::new(100));
+    let plain_server = serve(&content, |_| Some(Reply::new(200, r#"{"token":"t"}"#))).await;
+    let ca = node.directory.path().join("ca.pem");
+    for header in ["location", "www-authenticate"] {
+        let elsewhere = plain_server.address.clone();
+        let acceptor = server::tls(&ca);
+        let server = Server::start_with(
+            move |_| match header {
+                "location" => Reply::new(307, "").with("location", format!("http://{elsewhere}/x")),
+                _ => Reply::new(401, "").with(header, format!("Bearer realm=\"http://{elsewhere}/token\"")),
+            },
+            Some(acceptor),
+        )
+        .await;
+        let mirror = plain(&[&plain_server]);
+        let (host, ca) = (&server.address, ca.display());
+        node.configure(&format!("{mirror}configs: {{\"{host}\": {{tls: {{ca_file: {ca}}}}}}}"));
+        let name = format!("{}/a/b:1", server.address);
+        let error = node.puller.pull(&name, &[user("user", "secret")]).await.unwrap_err().to_string();
+        assert!(error.ends_with("without TLS"), "{error}");
+    }
+    assert!(plain_server.log().is_empty());
+}

@@ -19,6 +19,7 @@ mod builtin;
 mod entries;
 mod layer;
 mod reference;
+mod sha256;
 mod unpack;
 mod zstd;
 
@@ -29,7 +30,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
 use crate::{beneath, records};
@@ -37,6 +37,7 @@ pub use access::{Access, AccessByRepository, PullSecret};
 use budget::Budget;
 pub use budget::Room;
 pub use reference::normalize;
+pub(crate) use sha256::{Sha256, digest};
 
 /// Why an image was not imported, found or removed. Messages shorten texts from an archive, which have any length.
 #[derive(Debug, thiserror::Error)]
@@ -320,10 +321,19 @@ impl ImageStore {
         if let Some(container) = unused.iter().find_map(|l| user(l)) {
             return Err(Error::InUse { name: name.to_owned(), container });
         }
-        writing.save(&next)?;
-        for layer in unused {
-            let path = self.layers_root().join(layer);
-            beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
+        let remove_layers = || {
+            unused.iter().try_for_each(|layer| {
+                let path = self.layers_root().join(layer);
+                beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))
+            })
+        };
+        match writing.save(&next) {
+            // A full disk has no room for the index before the layers are gone.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
+                remove_layers()?;
+                writing.save(&next)?;
+            }
+            saved => saved.and_then(|()| remove_layers())?,
         }
         Ok(image)
     }
@@ -569,39 +579,4 @@ impl Writing<'_> {
 /// Unpacks a layer (a tar archive) into a directory, and writes nothing elsewhere.
 pub fn unpack_layer(reader: &mut impl Read, root: &Path) -> Result<()> {
     unpack::unpack(reader, root, &Budget::unlimited()).map(drop)
-}
-
-/// A SHA-256 digest of what is added to it, or written into it.
-pub(crate) struct Sha256(Context);
-
-impl Sha256 {
-    pub fn new() -> Self {
-        Self(Context::new(&SHA256))
-    }
-
-    pub fn update(&mut self, bytes: impl AsRef<[u8]>) {
-        self.0.update(bytes.as_ref());
-    }
-
-    /// The digest in hexadecimal digits.
-    pub fn finish(self) -> String {
-        self.0.finish().as_ref().iter().map(|b| format!("{b:02x}")).collect()
-    }
-}
-
-impl io::Write for Sha256 {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-pub(crate) fn digest(mut reader: impl Read) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    io::copy(&mut reader, &mut hash)?;
-    Ok(hash.finish())
 }
