@@ -363,7 +363,7 @@ fn zstd_layers_are_imported_within_the_limit() {
     let layout = place.path().join("layout");
     let content = tar_of(&[("zeros", tar::EntryType::Regular, 32 << 20)]);
     let zstd = ruzstd::encoding::compress_to_vec(content.as_slice(), ruzstd::encoding::CompressionLevel::Fastest);
-    oci_layout(&layout, &[content.clone()]);
+    oci_layout(&layout, std::slice::from_ref(&content));
     // Its manifest names the other compression; it is the content that counts.
     let path = layout.join("blobs/sha256").join(sha(&gzip(&content)));
     std::fs::write(path, zstd).unwrap();
@@ -403,7 +403,7 @@ fn layers_are_known_by_their_whole_digest() {
     let root = place.path().join("images");
     let images = ImageStore::open(&root).unwrap();
     let (layout, content) = (place.path().join("layout"), layer(&[("file", Some("x"))]));
-    oci_layout(&layout, &[content.clone()]);
+    oci_layout(&layout, std::slice::from_ref(&content));
     let first = images.import(&layout, Some("first"), None).unwrap().remove(0);
     assert_eq!(first.diff_ids, [sha(&content)]);
     let change = |change: &dyn Fn(&mut Value)| {
