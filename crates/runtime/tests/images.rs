@@ -576,3 +576,45 @@ async fn the_program_itself_is_an_image() {
     assert_eq!((status.exit_code, log(&status).as_str()), (Some(0), "demo hello\n"));
     host.finish().await;
 }
+
+/// The kernel reads the id 4294967295 as "no change": the program of such a user was root's.
+#[tokio::test]
+async fn programs_of_impossible_users_do_not_start() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let images = host.runtime.images().clone();
+    let image = |user: &str, passwd: &str| {
+        let tree = host.directory.path().join("tree");
+        std::fs::create_dir_all(tree.join("bin")).unwrap();
+        std::fs::create_dir_all(tree.join("etc")).unwrap();
+        std::fs::copy("/bin/busybox", tree.join("bin/sh")).unwrap();
+        std::fs::write(tree.join("etc/passwd"), passwd).unwrap();
+        let config = ImageConfig { user: user.into(), ..ImageConfig::default() };
+        images.adopt_directory("example.org/users:1", &tree, config).unwrap();
+    };
+    let none = Security::default();
+    let with = |change: fn(&mut Security)| {
+        let mut security = none.clone();
+        change(&mut security);
+        security
+    };
+    for (i, (user, passwd, security)) in [
+        ("4294967295", "", none.clone()),
+        ("1000:4294967295", "", none.clone()),
+        ("evil", "evil:x:4294967295:1::/:\n", none.clone()),
+        ("1000", "evil:x:1000:4294967295::/:\n", none.clone()),
+        ("1000", "", with(|s| s.run_as_user = Some(u32::MAX))),
+        ("1000", "", with(|s| s.supplemental_groups = vec![u32::MAX])),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        image(user, passwd);
+        let mut config = shell(&format!("c{i}"), "true");
+        (config.image, config.security) = ("example.org/users:1".into(), security);
+        let id = host.runtime.create_container("a", config).await.unwrap();
+        let error = host.runtime.start_container(&id).await.unwrap_err().to_string();
+        assert!(error.contains("uids and gids must be in range 0-2147483647"), "case {i}: {error}");
+    }
+    host.finish().await;
+}
