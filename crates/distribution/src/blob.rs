@@ -12,13 +12,12 @@ use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::account::Reservation;
 use crate::error::Error;
 use crate::manifest::Descriptor;
+use crate::pace::Pace;
 use crate::puller::Limits;
 use crate::session::{Session, single};
-
-/// Bytes between two checks of the free space.
-const CHECK: u64 = 32 << 20;
 
 /// `sha256:…` of the bytes.
 pub(crate) fn digest_of(bytes: &[u8]) -> String {
@@ -31,43 +30,51 @@ fn shown(hash: &[u8]) -> String {
 }
 
 /// A blob that is partly on the disk.
-struct Partial {
+struct Partial<'a> {
     file: File,
     hash: Context,
     written: u64,
+    /// The most that was written at a time.
+    furthest: u64,
+    /// How often a server ignored what was written, and started again.
+    restarts: u32,
+    pace: Pace,
+    reservation: &'a Reservation,
 }
 
-impl Partial {
+impl Partial<'_> {
     /// Starts again from the first byte.
     async fn clear(&mut self) -> std::io::Result<()> {
         self.file.flush().await?;
         self.file.set_len(0).await?;
         self.file.rewind().await?;
         self.hash = Context::new(&SHA256);
+        self.reservation.rewrite(self.written);
         self.written = 0;
         Ok(())
     }
 }
 
-/// Downloads a blob to `path`. `room` returns the bytes that may still be written to the disk.
+/// Downloads a blob to `path`, within the room of a reservation and the progress that limits require.
 pub(crate) async fn download(
     session: &Session<'_>,
     blob: &Descriptor,
     path: &Path,
     limits: &Limits,
-    room: &(dyn Fn() -> Result<u64, Error> + Sync),
+    reservation: &Reservation,
 ) -> Result<(), Error> {
     let failed = || Error::file(path.display().to_string());
     let file = File::create(path).await.map_err(failed())?;
-    let mut partial = Partial { file, hash: Context::new(&SHA256), written: 0 };
+    let (hash, pace) = (Context::new(&SHA256), Pace::start(limits));
+    let mut partial = Partial { file, hash, written: 0, furthest: 0, restarts: 0, pace, reservation };
     let (mut failures, mut delay) = (0, limits.retry_delay);
     loop {
-        let before = partial.written;
-        let error = match transfer(session, blob, &mut partial, limits, room, path).await {
+        let before = partial.furthest;
+        let error = match transfer(session, blob, &mut partial, limits, path).await {
             Ok(()) => break,
             Err(error) => error,
         };
-        if partial.written >= before + limits.progress {
+        if partial.furthest >= before + limits.progress {
             (failures, delay) = (0, limits.retry_delay);
         }
         failures += 1;
@@ -75,6 +82,7 @@ pub(crate) async fn download(
         if !can_resume || failures >= limits.tries {
             return Err(error);
         }
+        partial.pace.check(session.host(), partial.furthest)?;
         tracing::debug!(blob = blob.digest, at = partial.written, %error, "resuming the download of a layer");
         sleep(delay).await;
         delay *= 2;
@@ -91,9 +99,8 @@ pub(crate) async fn download(
 async fn transfer(
     session: &Session<'_>,
     blob: &Descriptor,
-    partial: &mut Partial,
+    partial: &mut Partial<'_>,
     limits: &Limits,
-    room: &(dyn Fn() -> Result<u64, Error> + Sync),
     path: &Path,
 ) -> Result<(), Error> {
     let failed = || Error::file(path.display().to_string());
@@ -106,6 +113,12 @@ async fn transfer(
     };
     let response = session.get_once(&format!("blobs/{}", blob.digest), &headers).await?;
     if !continues(&response, partial.written) {
+        if partial.written > 0 {
+            partial.restarts += 1;
+        }
+        if partial.restarts >= limits.tries {
+            return Err(Error::Restarts { host: session.host().to_owned(), times: partial.restarts });
+        }
         partial.clear().await.map_err(failed())?;
     }
     let mut body = Arriving::new(response.into_body(), session, limits);
@@ -114,12 +127,12 @@ async fn transfer(
         if total > blob.size {
             return Err(Error::Size { what: blob.digest.clone(), found: total, expected: blob.size });
         }
-        if partial.written / CHECK != total / CHECK && room()? < blob.size - partial.written {
-            return Err(Error::NoRoom { needed: blob.size - partial.written, room: room()? });
-        }
+        partial.reservation.write(data.len() as u64)?;
         partial.file.write_all(&data).await.map_err(failed())?;
         partial.hash.update(&data);
         partial.written = total;
+        partial.furthest = partial.furthest.max(total);
+        partial.pace.check(session.host(), partial.furthest)?;
     }
     if partial.written < blob.size {
         return Err(Error::Size { what: blob.digest.clone(), found: partial.written, expected: blob.size });

@@ -1,18 +1,20 @@
 //! Errors of pulls.
+//!
+//! **Invariant.** Pod authors read these errors, and an image name or a redirect chooses which server answers. So an error quotes nothing
+//! of an answer but what this crate knows ([`known_code`], platforms), digests and host names; and [`Display`] bounds its length,
+//! whatever a variant contains.
 
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use runtime::image;
 
-/// Why an image was not pulled. Messages shorten texts of registries.
+/// Why an image was not pulled.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The name of the image is invalid.
-    #[error(transparent)]
     Name(image::Error),
     /// The configuration of the registries cannot be used.
-    #[error("{path}: {message}")]
     Configuration {
         /// The file.
         path: String,
@@ -20,23 +22,20 @@ pub enum Error {
         message: String,
     },
     /// The registry has no such manifest or blob.
-    #[error("{what}: not found{}", after(message))]
     NotFound {
         /// The reference or digest.
         what: String,
-        /// The message of the registry.
-        message: String,
+        /// The meaning of its error code, if it is a known one.
+        message: &'static str,
     },
     /// The registry requires other credentials.
-    #[error("{host}: authorization failed: {message}")]
     Unauthorized {
         /// The registry.
         host: String,
-        /// Its message.
+        /// Why.
         message: String,
     },
     /// The registry cannot be reached.
-    #[error("{host}: {source}")]
     Connect {
         /// The registry.
         host: String,
@@ -44,19 +43,17 @@ pub enum Error {
         source: client::Error,
     },
     /// The registry is overloaded or out of order.
-    #[error("{host}: unexpected status {status}{}", after(message))]
     Unavailable {
         /// The registry.
         host: String,
         /// The status of its response.
         status: http::StatusCode,
-        /// Its message.
-        message: String,
+        /// The meaning of its error code, if it is a known one.
+        message: &'static str,
         /// When to try again, if the registry says it.
         retry_after: Option<Duration>,
     },
     /// The registry sent no response, or stopped in the middle of it.
-    #[error("{host}: {what}: no data for {limit:?}")]
     Stalled {
         /// The registry.
         host: String,
@@ -65,8 +62,25 @@ pub enum Error {
         /// How long nothing, or too little, arrived.
         limit: Duration,
     },
+    /// A layer arrives too slowly as a whole.
+    TooSlow {
+        /// The registry.
+        host: String,
+        /// The bytes that have arrived.
+        bytes: u64,
+        /// The bytes that should have arrived by now.
+        required: u64,
+        /// The time since the beginning of the download.
+        elapsed: Duration,
+    },
+    /// The registry does not continue a layer where it stopped.
+    Restarts {
+        /// The registry.
+        host: String,
+        /// How often it started again.
+        times: u32,
+    },
     /// The connection broke.
-    #[error("{host}: {source}")]
     Broken {
         /// The registry.
         host: String,
@@ -74,7 +88,6 @@ pub enum Error {
         source: client::Error,
     },
     /// The response breaks the protocol.
-    #[error("{host}: {message}")]
     Response {
         /// The registry.
         host: String,
@@ -82,7 +95,6 @@ pub enum Error {
         message: String,
     },
     /// No image of an index is for this machine.
-    #[error("no image for {platform}: there are images for {}", found.join(", "))]
     Platform {
         /// The platform of this machine.
         platform: String,
@@ -90,10 +102,8 @@ pub enum Error {
         found: Vec<String>,
     },
     /// The manifest is none of a container image, or has features that are not supported.
-    #[error("the manifest cannot be used: {0}")]
     Manifest(String),
     /// A document or blob is larger than allowed.
-    #[error("{what} is larger than {limit} bytes")]
     TooLarge {
         /// The document.
         what: String,
@@ -101,10 +111,8 @@ pub enum Error {
         limit: u64,
     },
     /// Other pulls have large documents in memory.
-    #[error("too many large manifests are being read at a time")]
     TooManyDocuments,
     /// The content differs from its digest.
-    #[error("{what}: the content has the digest {found}")]
     Digest {
         /// The reference or digest that was requested.
         what: String,
@@ -112,7 +120,6 @@ pub enum Error {
         found: String,
     },
     /// The content is shorter or longer than its descriptor says.
-    #[error("{what} has {found} bytes, and {expected} according to the manifest")]
     Size {
         /// The digest.
         what: String,
@@ -122,18 +129,22 @@ pub enum Error {
         expected: u64,
     },
     /// The disk has too little room.
-    #[error("the layers take {needed} bytes, and the disk has room for {room}")]
     NoRoom {
         /// The bytes still to be written.
         needed: u64,
         /// The bytes that may be written.
         room: u64,
     },
+    /// The disk has too few files left.
+    NoFiles {
+        /// The files that the download creates.
+        needed: u64,
+        /// The files that may be created.
+        room: u64,
+    },
     /// The image store refused the image.
-    #[error(transparent)]
     Store(image::Error),
     /// A file could not be written.
-    #[error("{what}: {source}")]
     File {
         /// The path.
         what: String,
@@ -142,20 +153,75 @@ pub enum Error {
         source: io::Error,
     },
     /// Several credentials were tried, and each failed.
-    #[error("[{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Several(Vec<Error>),
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&brief(&self.message()))
+    }
+}
+
+/// The text after the start of a message; nothing if there is none.
 fn after(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
 impl Error {
+    fn message(&self) -> String {
+        match self {
+            Self::Name(error) | Self::Store(error) => error.to_string(),
+            Self::Configuration { path, message } => format!("{path}: {message}"),
+            Self::NotFound { what, message } => format!("{what}: not found{}", after(message)),
+            Self::Unauthorized { host, message } => format!("{host}: authorization failed: {message}"),
+            Self::Connect { host, source } | Self::Broken { host, source } => format!("{host}: {source}"),
+            Self::Unavailable { host, status, message, .. } => {
+                format!("{host}: unexpected status {status}{}", after(message))
+            }
+            Self::Stalled { host, what, limit } => format!("{host}: {what}: no data for {limit:?}"),
+            Self::TooSlow { host, bytes, required, elapsed } => {
+                let seconds = elapsed.as_secs();
+                format!(
+                    "{host}: downloading a layer: {bytes} bytes in {seconds}s are too few, at least {required} are required"
+                )
+            }
+            Self::Restarts { host, times } => {
+                format!("{host}: downloading a layer: the server started again {times} times instead of continuing")
+            }
+            Self::Response { host, message } => format!("{host}: {message}"),
+            Self::Platform { platform, found } => {
+                format!("no image for {platform}: there are images for {}", found.join(", "))
+            }
+            Self::Manifest(message) => format!("the manifest cannot be used: {message}"),
+            Self::TooLarge { what, limit } => format!("{what} is larger than {limit} bytes"),
+            Self::TooManyDocuments => "too many large manifests are being read at a time".into(),
+            Self::Digest { what, found } => format!("{what}: the content has the digest {found}"),
+            Self::Size { what, found, expected } => {
+                format!("{what} has {found} bytes, and {expected} according to the manifest")
+            }
+            Self::NoRoom { needed, room } => {
+                format!("the layers take {needed} bytes, and the disk has room for {room}")
+            }
+            Self::NoFiles { needed, room } => {
+                format!("the layers take {needed} files, and the disk has room for {room}")
+            }
+            Self::File { what, source } => format!("{what}: {source}"),
+            Self::Several(errors) => {
+                let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                format!("[{}]", messages.join(", "))
+            }
+        }
+    }
+
     /// Whether the registry cannot be reached or does not work at the moment (kubelet's `RegistryUnavailable`).
     pub fn is_unavailable(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut};
         match self {
-            Self::Unavailable { .. } | Self::Stalled { .. } | Self::Broken { .. } => true,
+            Self::Unavailable { .. }
+            | Self::Stalled { .. }
+            | Self::TooSlow { .. }
+            | Self::Restarts { .. }
+            | Self::Broken { .. } => true,
             Self::Connect { source: client::Error::Connect { source, .. }, .. } => {
                 let kind = source.downcast_ref().map(io::Error::kind);
                 matches!(
@@ -183,9 +249,24 @@ impl Error {
     }
 }
 
-/// The start of a text from a registry, in one line.
+/// What an error code of the OCI distribution specification means, with the code.
+pub(crate) fn known_code(code: &str) -> Option<&'static str> {
+    let known = [
+        ("BLOB_UNKNOWN", "BLOB_UNKNOWN: blob unknown to registry"),
+        ("DENIED", "DENIED: requested access to the resource is denied"),
+        ("MANIFEST_UNKNOWN", "MANIFEST_UNKNOWN: manifest unknown"),
+        ("NAME_INVALID", "NAME_INVALID: invalid repository name"),
+        ("NAME_UNKNOWN", "NAME_UNKNOWN: repository name not known to registry"),
+        ("TOOMANYREQUESTS", "TOOMANYREQUESTS: too many requests"),
+        ("UNAUTHORIZED", "UNAUTHORIZED: authentication required"),
+        ("UNSUPPORTED", "UNSUPPORTED: the operation is unsupported"),
+    ];
+    known.into_iter().find(|(name, _)| *name == code).map(|(_, message)| message)
+}
+
+/// The start of a text, in one line.
 pub(crate) fn brief(text: &str) -> String {
-    const MOST: usize = 256;
+    const MOST: usize = 1024;
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match clean.len() {
         0..=MOST => clean,

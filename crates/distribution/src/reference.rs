@@ -49,6 +49,11 @@ impl Reference {
         version
     }
 
+    /// The repository with its registry, such as `docker.io/library/nginx`.
+    pub fn full_repository(&self) -> String {
+        format!("{}/{}", self.registry, self.repository)
+    }
+
     /// The name of the same repository with a digest.
     pub(crate) fn with_digest(&self, digest: &str) -> String {
         format!("{}/{}@{digest}", self.registry, self.repository)

@@ -2,9 +2,10 @@
 //!
 //! The file has the form of k3s' `registries.yaml`. It is read for each pull, so that changes need no restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use client::https::{ClientIdentity, Roots};
 use serde::Deserialize;
@@ -32,6 +33,7 @@ struct Mirror {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Config {
+    #[serde(deserialize_with = "node_credentials")]
     auth: Option<Credentials>,
     tls: Tls,
 }
@@ -43,6 +45,12 @@ struct Tls {
     cert_file: Option<PathBuf>,
     key_file: Option<PathBuf>,
     insecure_skip_verify: bool,
+}
+
+/// Credentials, whose errors do not quote them: events of pods show errors of the configuration.
+fn node_credentials<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Credentials>, D::Error> {
+    let credentials = Option::deserialize(deserializer);
+    credentials.map_err(|_| serde::de::Error::custom("auth needs exactly a username and a password, which are strings"))
 }
 
 /// A server with the images of a registry: the registry itself, or a mirror.
@@ -58,11 +66,20 @@ pub(crate) struct Endpoint {
     pub mirror_of: Option<String>,
     /// Whether it may be at any address: it is in the configuration, or its name is one of this machine.
     pub is_trusted: bool,
+    /// The other servers in the configuration, which a trusted one may redirect to wherever they are.
+    configured: Arc<BTreeSet<String>>,
     /// The credentials of the configuration.
     pub credentials: Option<Credentials>,
     pub roots: Roots,
     pub identity: Option<ClientIdentity>,
     pub insecure: bool,
+}
+
+impl Endpoint {
+    /// Whether a server that the endpoint is or redirects to may be at any address, such as one of this machine.
+    pub fn may_be_anywhere(&self, authority: &str) -> bool {
+        self.is_trusted && (self.authority == authority || self.configured.contains(authority))
+    }
 }
 
 impl Registries {
@@ -81,9 +98,11 @@ impl Registries {
         let documents = codec::yaml::parse_strict(text).map_err(|e| e.to_string())?;
         let Some(document) = documents.into_iter().find(|d| !d.is_null()) else { return Ok(Registries::default()) };
         let registries: Registries = serde_json::from_value(document).map_err(|e| e.to_string())?;
-        for url in registries.mirrors.values().flat_map(|m| &m.endpoint) {
-            parse_url(url)
-                .ok_or_else(|| format!("endpoint {url:?} is no URL of the form http[s]://host[:port][/path]"))?;
+        for (name, mirror) in &registries.mirrors {
+            // A URL with a password in it is one of those that are refused, so it is not quoted.
+            if mirror.endpoint.iter().any(|url| parse_url(url).is_none()) {
+                return Err(format!("an endpoint of {name:?} is no URL of the form http[s]://host[:port][/path]"));
+            }
         }
         Ok(registries)
     }
@@ -115,6 +134,9 @@ impl Registries {
         mirror_of: Option<String>,
         is_trusted: bool,
     ) -> Result<Endpoint, Error> {
+        let mirrors =
+            self.mirrors.values().flat_map(|m| &m.endpoint).filter_map(|url| Some(parse_url(url)?.1.to_owned()));
+        let configured = Arc::new(self.configs.keys().cloned().chain(mirrors).collect());
         let named = if authority == DOCKER_HUB && mirror_of.is_none() { "docker.io" } else { authority };
         let config = self.configs.get(authority).or_else(|| self.configs.get(named)).cloned().unwrap_or_default();
         let read = |path: &Path| {
@@ -134,6 +156,7 @@ impl Registries {
             prefix: prefix.to_owned(),
             mirror_of,
             is_trusted,
+            configured,
             credentials: config.auth,
             roots: config.tls.ca_file.as_deref().map(read).transpose()?.map_or(Roots::System, Roots::SystemAnd),
             identity,
@@ -218,10 +241,14 @@ mirrors:
             ("configs: {a: {tls: {ca: x}}}", "unknown field `ca`"),
             ("mirrors: {a: {endpoint: [\"m.example\"]}}", "is no url"),
             ("mirrors: {a: {endpoint: [\"https://u@m.example\"]}}", "is no url"),
+            ("mirrors: {a: {endpoint: [\"https://u:secret@m.example\"]}}", "is no url"),
+            ("configs: {a: {auth: secret}}", "auth needs exactly"),
+            ("configs: {a: {auth: {username: a, password: secret, more: secret}}}", "auth needs exactly"),
             ("mirrors: [", "yaml"),
         ] {
             let error = Registries::parse(text).unwrap_err();
             assert!(error.to_lowercase().contains(message), "{text}: {error}");
+            assert!(!error.contains("secret"), "{text}: {error}");
         }
         assert!(Registries::parse("").is_ok() && Registries::parse("# nothing\n").is_ok());
     }

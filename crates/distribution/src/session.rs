@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::auth::{Challenge, Credentials, Token, bearer};
-use crate::error::{Error, brief};
+use crate::error::{Error, brief, known_code};
 use crate::puller::Limits;
 use crate::registries::{Endpoint, parse_url};
 
@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
     fn redirected(&self, from: &Target, headers: &HeaderMap) -> Result<Target, Error> {
         let location = headers.get(LOCATION).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let target = from.resolve(location);
-        let target = target.ok_or_else(|| self.bad(format!("redirects to {:?}, which is no URL", brief(location))))?;
+        let target = target.ok_or_else(|| self.bad("redirects to what is no URL of a server".into()))?;
         if from.scheme == "https" && target.scheme == "http" {
             return Err(self.bad(format!("redirects to {} without TLS", target.authority)));
         }
@@ -193,7 +193,7 @@ impl<'a> Session<'a> {
         let transport = self.transport(target)?;
         let mut request = Request::get(&target.path)
             .body(Bytes::new())
-            .map_err(|e| self.bad(format!("the path {:?} is invalid: {e}", brief(&target.path))))?;
+            .map_err(|_| self.bad("redirects to an invalid path".into()))?;
         *request.headers_mut() = headers.clone();
         if let Some(authorization) = authorization {
             request.headers_mut().insert(AUTHORIZATION, authorization);
@@ -218,8 +218,8 @@ impl<'a> Session<'a> {
             roots: endpoint.roots.clone(),
             identity: endpoint.identity.clone().filter(|_| target.authority == endpoint.authority),
             insecure: endpoint.insecure,
-            // The name comes from a pod, and redirects from whoever answers.
-            reach: if endpoint.is_trusted { Reach::Anywhere } else { Reach::Network },
+            // The name comes from a pod, and redirects from the server.
+            reach: if endpoint.may_be_anywhere(&target.authority) { Reach::Anywhere } else { Reach::Network },
             proxy: client::kubeconfig::proxy_from_environment(&server).map_err(|e| self.bad(e.to_string()))?,
             connect_timeout: self.limits.connect,
             disable_http2: true,
@@ -246,7 +246,7 @@ impl<'a> Session<'a> {
             Some(Challenge::Bearer { realm, service, scope }) => (realm, service, scope),
         };
         let target = own.resolve(&realm);
-        let target = target.ok_or_else(|| self.bad(format!("has the token server {:?}", brief(&realm))))?;
+        let target = target.ok_or_else(|| self.bad("has a token server without a URL".into()))?;
         if own.scheme == "https" && target.scheme == "http" {
             return Err(self.bad(format!("has the token server {} without TLS", target.authority)));
         }
@@ -259,7 +259,8 @@ impl<'a> Session<'a> {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                let message = self.message(response).await;
+                let status = response.status().to_string();
+                let message = self.message(response).await.map_or(status, str::to_owned);
                 return Err(unauthorized(&format!("failed to fetch a token: {message}")));
             }
             _ => return Err(self.failure("token", response).await),
@@ -302,29 +303,38 @@ impl<'a> Session<'a> {
             response.headers().get(RETRY_AFTER).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
         let (host, message) = (self.host().to_owned(), self.message(response).await);
         match status {
-            StatusCode::NOT_FOUND => Error::NotFound { what: format!("{host}/{}/{path}", self.repository), message },
+            StatusCode::NOT_FOUND => {
+                let what = format!("{host}/{}/{path}", self.repository);
+                Error::NotFound { what, message: message.unwrap_or_default() }
+            }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                let message = if message.is_empty() { status.to_string() } else { message };
-                Error::Unauthorized { host, message }
+                Error::Unauthorized { host, message: message.map_or_else(|| status.to_string(), str::to_owned) }
             }
-            StatusCode::TOO_MANY_REQUESTS => {
-                Error::Unavailable { host, status, message, retry_after: retry_after.map(Duration::from_secs) }
+            status if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() => {
+                let (message, retry_after) = (message.unwrap_or_default(), retry_after.map(Duration::from_secs));
+                Error::Unavailable { host, status, message, retry_after }
             }
-            status if status.is_server_error() => {
-                Error::Unavailable { host, status, message, retry_after: retry_after.map(Duration::from_secs) }
+            status => {
+                let message = message.unwrap_or_default();
+                self.bad(format!("unexpected status {status} {message}").trim_end().to_owned())
             }
-            status => self.bad(format!("unexpected status {status} {message}").trim_end().to_owned()),
         }
     }
 
-    /// The first error of a response in the form of the specification.
-    async fn message(&self, response: Response<Body>) -> String {
-        let text = self.read(response, "error", MAX_MESSAGE).await;
-        let document: Option<serde_json::Value> = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let document = document.unwrap_or_default();
+    /// The meaning of the first error of a response in the form of the specification. The log has its message, which pod authors do
+    /// not read.
+    async fn message(&self, response: Response<Body>) -> Option<&'static str> {
+        let text = self.read(response, "error", MAX_MESSAGE).await.ok()?;
+        let document: serde_json::Value = serde_json::from_slice(&text).ok()?;
         let error = &document["errors"][0];
-        let part = |name: &str| error[name].as_str().map(brief).filter(|text| !text.is_empty());
-        [part("code"), part("message")].into_iter().flatten().collect::<Vec<_>>().join(": ")
+        let part = |name: &str| brief(error[name].as_str().unwrap_or_default());
+        tracing::info!(
+            host = self.host(),
+            code = part("code"),
+            message = part("message"),
+            "a registry refused a request"
+        );
+        error["code"].as_str().and_then(known_code)
     }
 
     fn bad(&self, message: String) -> Error {

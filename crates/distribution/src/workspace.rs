@@ -13,7 +13,7 @@ use crate::manifest::Manifest;
 /// Held by the process that uses a directory.
 const LOCK: &str = "lock";
 
-/// A directory that is removed when it is dropped. What a process that was killed left is removed by the next pull.
+/// A directory that is removed when it is dropped. What a process that was killed left is for [`remove_leftovers`].
 pub(crate) struct Workspace {
     path: PathBuf,
     _lock: File,
@@ -25,7 +25,6 @@ impl Workspace {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let failed = || Error::file(parent.display().to_string());
         fs::create_dir_all(parent).map_err(failed())?;
-        clean(parent);
         loop {
             let path = parent.join(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
             match fs::create_dir(&path) {
@@ -76,8 +75,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Removes the directories that no process uses.
-fn clean(parent: &Path) {
+/// Removes the directories that no process uses. Blocks.
+pub(crate) fn remove_leftovers(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         // One without a lock is being made.
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };

@@ -13,7 +13,9 @@ use node::{Agent, Allowlist, DnsOptions, SeccompDefault};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use supervisor::{Component, OnEnd, Shutdown, Supervisor};
@@ -30,6 +32,8 @@ fn own_port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPor
 }
 /// The configuration of image registries, in the data directory.
 pub const REGISTRIES: &str = "registries.yaml";
+/// The path of another configuration that the node was started with.
+const REGISTRIES_RECORD: &str = "registries.path";
 /// The name of the image inside this binary.
 pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
 /// The tag of all kernel objects of a cluster, derived from its data directory, so that two clusters on one machine do not
@@ -153,6 +157,36 @@ pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
     Ok(PodNetwork::open(config.network()).await?)
 }
 
+/// Records the configuration of registries that the node was started with, for `kemudi image pull`.
+pub fn record_registries(data_dir: &Path, registries: Option<&Path>) -> std::io::Result<()> {
+    let record = data_dir.join(REGISTRIES_RECORD);
+    match registries {
+        Some(path) => std::fs::write(record, std::path::absolute(path)?.as_os_str().as_bytes()),
+        None => match std::fs::remove_file(record) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// The configuration of registries that the node of a data directory was started with, if it was given one.
+pub fn recorded_registries(data_dir: &Path) -> Option<PathBuf> {
+    let path = std::fs::read(data_dir.join(REGISTRIES_RECORD)).ok().filter(|path| !path.is_empty())?;
+    Some(PathBuf::from(OsString::from_vec(path)))
+}
+
+/// Removes what interrupted pulls and imports left.
+async fn remove_leftovers(embedded: &Embedded, puller: &Puller) {
+    let (embedded, puller) = (embedded.clone(), puller.clone());
+    let removed = supervisor::blocking(move || {
+        puller.remove_leftovers();
+        embedded.remove_image_leftovers()
+    });
+    if let Err(error) = removed.await {
+        tracing::warn!(%error, "removing what interrupted image imports left failed");
+    }
+}
+
 /// Starts the services of the node: its agent on the threads of `runtime`, the API of the agent, the service proxy and the DNS server.
 /// Returns the listeners of the agent's API, which end when the last request has been answered after the shutdown.
 pub async fn start(
@@ -172,6 +206,13 @@ pub async fn start(
     }
     let clock = runtime_clock(environment.clock.clone());
     let embedded = Embedded::open(config.runtime(clock)).await?;
+    let registries = config.registries.clone().unwrap_or_else(|| config.data_dir.join(REGISTRIES));
+    let puller = Puller::new(embedded.images().clone(), registries, Limits::default());
+    // First of all: they may fill the disk.
+    remove_leftovers(&embedded, &puller).await;
+    if let Err(error) = record_registries(&config.data_dir, config.registries.as_deref()) {
+        tracing::warn!(%error, "recording the configuration of registries failed; `kemudi image pull` may use another one");
+    }
     let exe = std::env::current_exe().map_err(|source| Error::File { path: "/proc/self/exe".into(), source })?;
     embedded.images().ensure_builtin(DEMO_IMAGE, &exe).map_err(|e| Error::Image(e.to_string()))?;
     let gateway = network.gateway();
@@ -184,8 +225,6 @@ pub async fn start(
     // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let containers = Arc::new(embedded.clone());
-    let registries = config.registries.clone().unwrap_or_else(|| config.data_dir.join(REGISTRIES));
-    let puller = Puller::new(embedded.images().clone(), registries, Limits::default());
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
     let own_ports: Vec<HostPort> = api_port
         .into_iter()

@@ -2,18 +2,19 @@
 //! is running or not; a running one sees changes at once.
 
 use crate::{agent, data_dir, machine};
-use distribution::{Credentials, Limits, Puller};
+use distribution::{Credentials, Limits, Progress, Puller};
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Pulls images from registries. `registries.yaml` in the data directory configures mirrors, certificates and credentials.
+    /// Pulls images from registries, with the mirrors, certificates and credentials of the cluster's configuration of registries
+    /// (`kemudi up --registries`, or `registries.yaml` in the data directory).
     Pull {
         /// Names of images, such as nginx:1.29 or registry.example.com/app@sha256:...
         #[arg(required = true)]
@@ -57,6 +58,11 @@ pub enum Command {
     },
 }
 
+/// How often the progress of a pull is shown.
+const PROGRESS_PERIOD: std::time::Duration = std::time::Duration::from_millis(200);
+/// Returns to the start of the line of a terminal, and clears it.
+const CLEAR_LINE: &str = "\r\x1b[K";
+
 #[derive(clap::Args)]
 pub struct DataDir {
     /// Data directory of the cluster, as given to `kemudi up`.
@@ -98,6 +104,11 @@ impl DataDir {
 
     fn root(&self) -> PathBuf {
         self.data_dir.join("runtime")
+    }
+
+    /// The configuration of registries that the node was started with, if it was given one.
+    fn registries(&self) -> Option<PathBuf> {
+        agent::recorded_registries(&self.data_dir)
     }
 
     /// Opens the image store; `write` creates it if necessary.
@@ -154,16 +165,17 @@ fn visible(text: &str) -> String {
 fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mut dyn Write) -> Result<(), Failure> {
     let credentials = username.map(|name| password(io::stdin().lock()).map(|p| credentials(name, p))).transpose()?;
     let credentials: Vec<Credentials> = credentials.into_iter().collect();
-    let registries = directory.data_dir.join(agent::REGISTRIES);
-    let puller =
-        |node: &DataDir| node.images(true).map(|store| Puller::new(store, registries.clone(), Limits::default()));
+    let puller = |node: &DataDir| {
+        let registries = node.registries().unwrap_or_else(|| directory.data_dir.join(agent::REGISTRIES));
+        node.images(true).map(|store| Puller::for_administrator(store, registries, Limits::default()))
+    };
     let pullers = directory.nodes().iter().map(puller).collect::<Result<Vec<_>, _>>()?;
     let failed = |source| Failure::File { path: "starting".into(), source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     for name in images {
         let mut reference = None;
         for puller in &pullers {
-            let pulled = runtime.block_on(puller.pull(name, &credentials));
+            let pulled = runtime.block_on(show_progress(name, puller, puller.pull(name, &credentials)));
             let image = pulled.map_err(|error| Failure::Pull(name.clone(), error))?.image;
             reference = Some(image.reference(name).to_string());
         }
@@ -172,6 +184,36 @@ fn pull(directory: &DataDir, images: &[String], username: Option<&str>, out: &mu
         }
     }
     Ok(())
+}
+
+/// Waits for a pull, and meanwhile shows its progress in a line of the standard error if that is a terminal.
+async fn show_progress<T>(name: &str, puller: &Puller, pull: impl Future<Output = T>) -> T {
+    if !io::stderr().is_terminal() {
+        return pull.await;
+    }
+    let show = |text: &str| drop(write!(io::stderr(), "{text}"));
+    let mut pull = std::pin::pin!(pull);
+    let mut ticks = tokio::time::interval(PROGRESS_PERIOD);
+    loop {
+        tokio::select! {
+            outcome = &mut pull => {
+                show(CLEAR_LINE);
+                return outcome;
+            }
+            _ = ticks.tick() => {
+                show(&format!("{CLEAR_LINE}{}", visible(&progress_line(name, puller.progress()))));
+            }
+        }
+    }
+}
+
+fn progress_line(name: &str, progress: Progress) -> String {
+    let Progress { downloaded, total } = progress;
+    match total {
+        0 => format!("{name}: reading the manifest"),
+        _ if downloaded >= total => format!("{name}: unpacking {}", size(total)),
+        _ => format!("{name}: {} of {}", size(downloaded), size(total)),
+    }
 }
 
 fn credentials(username: &str, password: String) -> Credentials {
@@ -221,7 +263,7 @@ fn spool(store: &ImageStore, input: impl Read, limit: Option<u64>) -> Result<tem
     let mut copy =
         tempfile::NamedTempFile::new_in(store.layers_root().parent().unwrap_or(Path::new("."))).map_err(failed)?;
     // The copy and its unpacked contents exist at the same time.
-    let most = limit.map_or_else(|| store.room(), Ok)?;
+    let most = limit.map_or_else(|| store.room().map(|room| room.bytes), Ok)?;
     match io::copy(&mut input.take(most), &mut copy).map_err(failed)? {
         0 => Err(Failure::Empty),
         n if n == most => Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into()),
@@ -318,6 +360,28 @@ mod tests {
         for empty in ["", "\n"] {
             assert!(matches!(password(empty.as_bytes()), Err(Failure::NoPassword)), "{empty:?}");
         }
+    }
+
+    /// `kemudi image pull` used another configuration than the node.
+    #[test]
+    fn pulls_use_the_registries_of_the_node() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = DataDir { data_dir: directory.path().to_owned() };
+        assert_eq!(node.registries(), None);
+        agent::record_registries(directory.path(), Some(Path::new("/etc/other.yaml"))).unwrap();
+        assert_eq!(node.registries(), Some("/etc/other.yaml".into()));
+        for _ in 0..2 {
+            agent::record_registries(directory.path(), None).unwrap();
+            assert_eq!(node.registries(), None);
+        }
+    }
+
+    #[test]
+    fn progress_is_a_line() {
+        let line = |downloaded, total| progress_line("a:1", Progress { downloaded, total });
+        assert_eq!(line(0, 0), "a:1: reading the manifest");
+        assert_eq!(line(1_500_000, 12_000_000), "a:1: 1.5MB of 12.0MB");
+        assert_eq!(line(12_000_000, 12_000_000), "a:1: unpacking 12.0MB");
     }
 
     #[test]

@@ -13,14 +13,7 @@ pub const MISSING: &[(&str, &str)] = &[
     ),
     ("ResourceClaims", "get devices of ResourceSlices; the built-in agent has no drivers that hand them to pods"),
     ("volumes from images and of network file systems", "pods that mount them wait, with an event"),
-    (
-        "credential provider plugins, and image layers compressed with zstd",
-        "pull secrets and `registries.yaml` have the credentials; such an image is refused with a message",
-    ),
-    (
-        "permission to use an image that is present",
-        "not verified: every pod of the node may use it, unless its policy is `Always`",
-    ),
+    ("credential provider plugins for images", "pull secrets and `registries.yaml` have the credentials"),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
 ];
 

@@ -2,9 +2,10 @@
 //!
 //! Above 85 % usage, images go that no container uses, those that were used longest ago first, until usage is at 80 %. Images that were
 //! detected less than two minutes ago stay, and so do those that no registry has: imported ones and the built-in one.
-//! Left out: a maximum age, and metrics.
+//! Before that, what killed pulls and interrupted imports left is removed. Left out: a maximum age, and metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +68,13 @@ struct Disk {
 }
 
 impl Disk {
+    /// The disk of a path.
+    fn at(path: &Path) -> nix::Result<Disk> {
+        let disk = nix::sys::statvfs::statvfs(path)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.fragment_size());
+        Ok(Disk { capacity: bytes(disk.blocks()), available: bytes(disk.blocks_available()) })
+    }
+
     /// The usage in percent, and the bytes to free if it is above the threshold.
     fn excess(self) -> Result<(u64, Option<u64>), Error> {
         let available = u128::from(self.available.min(self.capacity));
@@ -165,17 +173,24 @@ pub(crate) async fn run(options: Arc<Options>, recorder: Recorder, node: Regardi
     }
 }
 
+/// Removes what killed pulls and interrupted imports left. It belongs to no image, and takes room all the same.
+async fn remove_leftovers(options: &Arc<Options>) {
+    let options = options.clone();
+    let removed = blocking(move || {
+        options.puller.remove_leftovers();
+        options.host.remove_image_leftovers()
+    });
+    if let Err(error) = removed.await {
+        tracing::warn!(%error, "removing what interrupted image imports left failed; the next try is in five minutes");
+    }
+}
+
 async fn collect(options: &Arc<Options>, records: &mut Records) -> Result<(), Error> {
+    remove_leftovers(options).await;
     let containers = options.runtime.list_containers().await?;
     let used: BTreeSet<String> = containers.into_iter().map(|c| c.image_id).collect();
     let (o, now) = (options.clone(), options.clock.now());
-    let (images, disk) = blocking(move || {
-        let disk = nix::sys::statvfs::statvfs(&o.data_dir);
-        let bytes = |s: &nix::sys::statvfs::Statvfs, blocks: u64| blocks.saturating_mul(s.fragment_size());
-        let disk = disk.map(|s| Disk { capacity: bytes(&s, s.blocks()), available: bytes(&s, s.blocks_available()) });
-        (o.host.images(), disk)
-    })
-    .await;
+    let (images, disk) = blocking(move || (o.host.images(), Disk::at(&o.data_dir))).await;
     records.update(&images, &used, now);
     let disk = disk?;
     let (percent, Some(needed)) = disk.excess()? else { return Ok(()) };
@@ -204,7 +219,9 @@ mod tests {
             names: [name.to_owned()].into(),
             config: runtime::image::ImageConfig::default(),
             layers: Vec::new(),
+            diff_ids: Vec::new(),
             size: 10,
+            access: None,
         }
     }
 
@@ -266,5 +283,34 @@ mod tests {
              deleting unused images (freed 0 bytes). Investigate"
         ));
         assert_eq!([1000, 2048, 3 << 20, 1 << 40].map(size), ["1000 B", "2.0 KiB", "3.0 MiB", "1.0 TiB"]);
+    }
+    /// On a disk without a free block, not even the index of the images can be written.
+    #[test]
+    fn images_go_from_a_disk_that_is_full() {
+        use std::io::Write;
+        let directory = tempfile::tempdir().unwrap();
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("none"), directory.path(), Some("tmpfs"), flags, Some("size=40m")).unwrap();
+        let store = runtime::ImageStore::open(directory.path().join("images")).unwrap();
+        for name in ["a", "b"] {
+            let tree = directory.path().join(name);
+            std::fs::create_dir(&tree).unwrap();
+            std::fs::write(tree.join("file"), vec![b'x'; 10 << 20]).unwrap();
+            std::fs::write(tree.join(name), name).unwrap();
+            store.adopt_directory(&format!("r.example/{name}:1"), &tree, Default::default()).unwrap();
+        }
+        let mut filler = std::fs::File::create(directory.path().join("filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+        let disk = Disk::at(directory.path()).unwrap();
+        let (percent, needed) = disk.excess().unwrap();
+        assert_eq!((percent, disk.available), (100, 0));
+        let images = store.list();
+        let candidates: Vec<&Image> = images.iter().collect();
+        let remove = |id: &str| store.remove(id, |_| None).map(drop).map_err(|e| e.to_string());
+        let freed = free(&candidates, needed.unwrap(), remove).unwrap();
+        assert!(freed >= 10 << 20, "{freed}");
+        assert_eq!(store.list().len(), 1);
+        assert!(Disk::at(directory.path()).unwrap().excess().unwrap().1.is_none());
+        nix::mount::umount2(directory.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
     }
 }

@@ -478,7 +478,9 @@ mod tests {
             names: names.iter().map(|s| (*s).to_owned()).collect(),
             config: Default::default(),
             layers: Vec::new(),
+            diff_ids: Vec::new(),
             size: n,
+            access: None,
         };
         let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();
         all.push(image(1000, &["a:1", "a:2", "a:3", "a:4", "a:5", "b@sha256:1"]));

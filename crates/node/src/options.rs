@@ -66,6 +66,15 @@ pub trait Host: Send + Sync {
     fn images(&self) -> Vec<runtime::image::Image>;
     /// Removes an image by its id. Errors if a container that has not ended uses it.
     fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error>;
+    /// Removes what interrupted imports of images left.
+    fn remove_image_leftovers(&self) -> Result<(), runtime::image::Error>;
+    /// Records who may use an image by the name of a repository.
+    fn record_image_access(
+        &self,
+        id: &str,
+        repository: &str,
+        access: runtime::image::Access,
+    ) -> Result<(), runtime::image::Error>;
     /// Creates or updates a cgroup below the runtime's prefix.
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error>;
     /// Usage of a cgroup below the runtime's prefix; empty for all of it.
@@ -87,6 +96,19 @@ impl Host for Embedded {
 
     fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error> {
         Embedded::remove_image(self, id)
+    }
+
+    fn remove_image_leftovers(&self) -> Result<(), runtime::image::Error> {
+        Embedded::remove_image_leftovers(self)
+    }
+
+    fn record_image_access(
+        &self,
+        id: &str,
+        repository: &str,
+        access: runtime::image::Access,
+    ) -> Result<(), runtime::image::Error> {
+        Embedded::images(self).record_access(id, repository, access).map(drop)
     }
 
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error> {

@@ -383,6 +383,10 @@ pub enum Seccomp {
     Oci(String),
 }
 
+/// The largest id of a user or group. The kernel reads the largest 32-bit number as "no change", and programs read those above this
+/// one as negative.
+pub const MAX_ID: u32 = i32::MAX as u32;
+
 /// The security settings of a container (`securityContext`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -325,8 +325,176 @@ fn what_unpacks_to_too_much_is_refused_and_leaves_nothing() {
     let _ = std::fs::remove_dir_all(&layout);
     oci_layout(&layout, &[tar_of(&[("zeros", Regular, 64 << 20)])]);
     refused(&images, &layout, None);
-    assert!((17 << 20..19 << 20).contains(&images.room().unwrap()));
+    assert!((17 << 20..19 << 20).contains(&images.room().unwrap().bytes));
     nix::mount::umount(&small).unwrap();
+}
+
+/// A few entries with many parents used all inodes of a disk.
+#[test]
+fn directories_above_entries_count() {
+    let place = tempfile::tempdir().unwrap();
+    let (small, layout) = (place.path().join("small"), place.path().join("layout"));
+    std::fs::create_dir(&small).unwrap();
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("none"), &small, Some("tmpfs"), flags, Some("size=200m,nr_inodes=4000")).unwrap();
+    let images = ImageStore::open(small.join("images")).unwrap();
+    let names: Vec<String> = (0..3).map(|n| format!("{n}/{}f", "a/".repeat(1500))).collect();
+    let entries: Vec<_> = names.iter().map(|n| (n.as_str(), tar::EntryType::Regular, 0)).collect();
+    oci_layout(&layout, &[tar_of(&entries)]);
+    let refuse = |limit| {
+        let error = images.import(&layout, None, limit).unwrap_err();
+        assert!(matches!(error, image::Error::TooLarge { .. }), "{error}");
+        assert!(on_disk(&images).is_empty());
+    };
+    refuse(None);
+    // In bytes: a directory takes a block.
+    refuse(Some(1 << 20));
+    let _ = std::fs::remove_dir_all(&layout);
+    oci_layout(&layout, &[tar_of(&entries[..1])]);
+    images.import(&layout, None, None).unwrap();
+    nix::mount::umount(&small).unwrap();
+}
+
+/// Layers that are compressed with zstd, and bombs of it.
+#[test]
+fn zstd_layers_are_imported_within_the_limit() {
+    let place = tempfile::tempdir().unwrap();
+    let images = ImageStore::open(place.path().join("images")).unwrap();
+    let layout = place.path().join("layout");
+    let content = tar_of(&[("zeros", tar::EntryType::Regular, 32 << 20)]);
+    let zstd = ruzstd::encoding::compress_to_vec(content.as_slice(), ruzstd::encoding::CompressionLevel::Fastest);
+    oci_layout(&layout, std::slice::from_ref(&content));
+    // Its manifest names the other compression; it is the content that counts.
+    let path = layout.join("blobs/sha256").join(sha(&gzip(&content)));
+    std::fs::write(path, zstd).unwrap();
+    let error = images.import(&layout, None, Some(1 << 20)).unwrap_err();
+    assert!(matches!(error, image::Error::TooLarge { .. }) && on_disk(&images).is_empty(), "{error}");
+    let image = images.import(&layout, None, None).unwrap().remove(0);
+    let file = images.layers_root().join(&image.layers[0]).join("zeros");
+    assert_eq!(std::fs::metadata(file).unwrap().len(), 32 << 20);
+}
+
+/// Other writers fill the disk while a layer is unpacked.
+#[test]
+fn the_reserve_is_checked_while_a_layer_is_unpacked() {
+    let place = tempfile::tempdir().unwrap();
+    let (small, layout) = (place.path().join("small"), place.path().join("layout"));
+    std::fs::create_dir(&small).unwrap();
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("none"), &small, Some("tmpfs"), flags, Some("size=100m")).unwrap();
+    let images = ImageStore::open(small.join("images")).unwrap();
+    oci_layout(&layout, &[tar_of(&[("zeros", tar::EntryType::Regular, 40 << 20)])]);
+    let other = small.join("other");
+    let result = images.import_pulled(&layout, &["a.example/a:1".to_owned()], None, || {
+        let before = images.room().unwrap();
+        // After the budget is computed in vain: it is the disk that counts.
+        std::thread::spawn(move || std::fs::write(other, vec![0; 60 << 20]).unwrap()).join().unwrap();
+        image::Room { bytes: before.bytes / 1000, files: 0 }
+    });
+    assert!(matches!(result, Err(image::Error::TooLarge { .. })), "{result:?}");
+    assert!(on_disk(&images).is_empty());
+    nix::mount::umount(&small).unwrap();
+}
+
+/// Layers were known by the first 64 bits of their digests.
+#[test]
+fn layers_are_known_by_their_whole_digest() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("images");
+    let images = ImageStore::open(&root).unwrap();
+    let (layout, content) = (place.path().join("layout"), layer(&[("file", Some("x"))]));
+    oci_layout(&layout, std::slice::from_ref(&content));
+    let first = images.import(&layout, Some("first"), None).unwrap().remove(0);
+    assert_eq!(first.diff_ids, [sha(&content)]);
+    let change = |change: &dyn Fn(&mut Value)| {
+        let path = root.join("index.json");
+        let mut index: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut index);
+        std::fs::write(path, index.to_string()).unwrap();
+    };
+    let image = |index: &mut Value| std::mem::take(&mut index["images"][0]);
+    let edit = |field: &str, value: Option<Value>| {
+        change(&|index| {
+            let mut first = image(index);
+            match &value {
+                Some(value) => first[field] = value.clone(),
+                None => drop(first.as_object_mut().unwrap().remove(field)),
+            }
+            index["images"][0] = first;
+        });
+    };
+    edit("id", Some(json!("sha256:another")));
+    // Another layer whose digest has the same start; and one of a version that recorded no digests.
+    let other = format!("{}{}", &sha(&content)[..16], "0".repeat(48));
+    for (i, diff_ids) in [Some(json!([other])), None].into_iter().enumerate() {
+        edit("diff_ids", diff_ids);
+        let second = images.import(&layout, Some("second"), None).unwrap().remove(0);
+        assert_eq!(second.layers, [format!("{}-1", first.layers[0])], "case {i}");
+        assert_eq!(images.resolve("first").unwrap().layers, first.layers);
+        images.remove("second", |_| None).unwrap();
+        assert!(images.layers_root().join(&first.layers[0]).join("file").exists());
+    }
+    edit("diff_ids", Some(json!([sha(&content)])));
+    let second = images.import(&layout, Some("second"), None).unwrap().remove(0);
+    assert_eq!(second.layers, first.layers, "an equal layer is shared");
+}
+
+/// A process that is killed leaves what it has unpacked.
+#[test]
+fn leftovers_of_interrupted_imports_are_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let images = ImageStore::open(place.path().join("images")).unwrap();
+    let layout = place.path().join("layout");
+    oci_layout(&layout, &[layer(&[("file", Some("x"))])]);
+    let image = images.import(&layout, Some("kept"), None).unwrap().remove(0);
+    for left in ["layers/left", "layers/used", "incoming/part"] {
+        std::fs::create_dir_all(place.path().join("images").join(left).join("directory")).unwrap();
+    }
+    images.remove_leftovers(|layer| (layer == "used").then(|| "container".into())).unwrap();
+    let mut names: Vec<String> =
+        on_disk(&images).iter().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    let mut expect = [image.layers[0].clone(), "used".into()];
+    expect.sort();
+    assert_eq!(names, expect);
+}
+
+/// Device files and pipes with the modes of the archive, whatever the umask; owners in the range of users.
+#[test]
+fn special_files_have_their_modes_and_owners_are_in_range() {
+    use std::os::unix::fs::MetadataExt;
+    let place = tempfile::tempdir().unwrap();
+    let images = ImageStore::open(place.path().join("images")).unwrap();
+    let layout = place.path().join("layout");
+    let entries = |uid: u64| {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (path, kind) in [("null", tar::EntryType::Char), ("pipe", tar::EntryType::Fifo)] {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_mode(0o4666);
+            header.set_uid(uid);
+            header.set_gid(7);
+            header.set_device_major(1).unwrap();
+            header.set_device_minor(3).unwrap();
+            header.set_size(0);
+            archive.append_data(&mut header, path, &[][..]).unwrap();
+        }
+        archive.into_inner().unwrap()
+    };
+    oci_layout(&layout, &[entries(5)]);
+    let image = images.import(&layout, None, None).unwrap().remove(0);
+    for name in ["null", "pipe"] {
+        let found = std::fs::symlink_metadata(images.layers_root().join(&image.layers[0]).join(name)).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o4666, 5, 7), "{name}");
+    }
+    images.remove(&image.id, |_| None).unwrap();
+    for uid in [u64::from(u32::MAX), 1 << 32, 1 << 31] {
+        let _ = std::fs::remove_dir_all(&layout);
+        oci_layout(&layout, &[entries(uid)]);
+        let error = images.import(&layout, None, None).unwrap_err().to_string();
+        assert!(error.ends_with("uids and gids must be in range 0-2147483647"), "{error}");
+        assert!(on_disk(&images).is_empty());
+    }
 }
 
 /// A layer with a path that is too long stayed on the disk, without an image.
@@ -406,5 +574,47 @@ async fn the_program_itself_is_an_image() {
     let id = host.start("a", config).await;
     let status = host.ended(&id).await;
     assert_eq!((status.exit_code, log(&status).as_str()), (Some(0), "demo hello\n"));
+    host.finish().await;
+}
+
+/// The kernel reads the id 4294967295 as "no change": the program of such a user was root's.
+#[tokio::test]
+async fn programs_of_impossible_users_do_not_start() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let images = host.runtime.images().clone();
+    let image = |user: &str, passwd: &str| {
+        let tree = host.directory.path().join("tree");
+        std::fs::create_dir_all(tree.join("bin")).unwrap();
+        std::fs::create_dir_all(tree.join("etc")).unwrap();
+        std::fs::copy("/bin/busybox", tree.join("bin/sh")).unwrap();
+        std::fs::write(tree.join("etc/passwd"), passwd).unwrap();
+        let config = ImageConfig { user: user.into(), ..ImageConfig::default() };
+        images.adopt_directory("example.org/users:1", &tree, config).unwrap();
+    };
+    let none = Security::default();
+    let with = |change: fn(&mut Security)| {
+        let mut security = none.clone();
+        change(&mut security);
+        security
+    };
+    for (i, (user, passwd, security)) in [
+        ("4294967295", "", none.clone()),
+        ("1000:4294967295", "", none.clone()),
+        ("evil", "evil:x:4294967295:1::/:\n", none.clone()),
+        ("1000", "evil:x:1000:4294967295::/:\n", none.clone()),
+        ("1000", "", with(|s| s.run_as_user = Some(u32::MAX))),
+        ("1000", "", with(|s| s.supplemental_groups = vec![u32::MAX])),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        image(user, passwd);
+        let mut config = shell(&format!("c{i}"), "true");
+        (config.image, config.security) = ("example.org/users:1".into(), security);
+        let id = host.runtime.create_container("a", config).await.unwrap();
+        let error = host.runtime.start_container(&id).await.unwrap_err().to_string();
+        assert!(error.contains("uids and gids must be in range 0-2147483647"), "case {i}: {error}");
+    }
     host.finish().await;
 }

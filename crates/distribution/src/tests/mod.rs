@@ -1,5 +1,6 @@
 //! Pulls from registries that answer, hang, lie and break.
 
+mod hostile;
 mod server;
 
 use std::sync::Arc;
@@ -65,6 +66,12 @@ fn user(name: &str, password: &str) -> Credentials {
     Credentials { username: name.into(), password: password.into() }
 }
 
+/// The configuration of servers without TLS.
+fn plain(servers: &[&Server]) -> String {
+    let mirror = |s: &&Server| format!("  \"{0}\": {{endpoint: [\"http://{0}\"]}}\n", s.address);
+    format!("mirrors:\n{}", servers.iter().map(mirror).collect::<String>())
+}
+
 async fn serve(content: &Content, other: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static) -> Server {
     let content = content.clone();
     Server::start(move |r| other(r).unwrap_or_else(|| content.reply(r))).await
@@ -124,7 +131,11 @@ async fn tokens_are_fetched_with_credentials_and_cached() {
     .await;
     let name = format!("{}/a/b:1", server.address);
     let wrong = node.puller.pull(&name, &[user("user", "wrong")]).await.unwrap_err();
-    assert!(wrong.to_string().ends_with("authorization failed: failed to fetch a token: UNAUTHORIZED: wrong password"));
+    assert!(
+        wrong
+            .to_string()
+            .ends_with("authorization failed: failed to fetch a token: UNAUTHORIZED: authentication required")
+    );
     assert!(node.pull(&server).await.is_err(), "without credentials");
     let both = node.puller.pull(&name, &[user("user", "wrong"), user("other", "wrong")]).await.unwrap_err();
     assert!(matches!(&*both, Error::Several(all) if all.len() == 2), "{both}");
@@ -148,6 +159,7 @@ async fn basic_credentials_stay_with_their_registry() {
     })
     .await;
     let name = format!("{}/a/b:1", server.address);
+    node.configure(&plain(&[&server, &blobs]));
     let error = node.pull(&server).await.unwrap_err();
     assert!(error.to_string().ends_with("authorization failed: no basic auth credentials"), "{error}");
     node.puller.pull(&name, &[user("user", "right")]).await.unwrap();
@@ -318,15 +330,15 @@ async fn documents_and_redirects_are_bounded() {
     assert_eq!(node.error(&circle).await, "HOST: unexpected status 302 Found");
     assert_eq!(circle.log().len(), 6);
     let nowhere = Server::start(|_| Reply::new(302, "").with("location", "file:///etc/passwd")).await;
-    assert_eq!(node.error(&nowhere).await, "HOST: redirects to \"file:///etc/passwd\", which is no URL");
+    assert_eq!(node.error(&nowhere).await, "HOST: redirects to what is no URL of a server");
     let enormous = json!({"schemaVersion": 2, "config": descriptor("", b"{}"),
         "layers": [{"digest": digest_of(b""), "size": u64::MAX}]})
     .to_string();
     let server = Server::start(move |_| Reply::new(200, enormous.clone())).await;
     assert!(node.error(&server).await.starts_with("the layers take 18446744073709551615 bytes"));
     for (manifest, message) in [
-        ("no json", "the manifest cannot be used: expected"),
-        ("{}", "the manifest cannot be used: \"\" is no image"),
+        ("no json", "the manifest cannot be used: it is no JSON at line 1 column 2"),
+        ("{}", "the manifest cannot be used: it is no image"),
         (r#"{"schemaVersion":1}"#, "the manifest cannot be used: Docker's schema 1"),
         (r#"{"manifests":[{"digest":"sha256:../x","size":1}]}"#, "the manifest cannot be used: unknown digest"),
         (
@@ -367,7 +379,7 @@ async fn overload_is_waited_for() {
     let down = Server::start(|_| Reply::new(500, r#"{"errors":[{"code":"X","message":"a\nb"}]}"#)).await;
     let node = Node::new();
     let error = node.pull(&down).await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().ends_with("500 Internal Server Error: X: a b"), "{error}");
+    assert!(error.is_unavailable() && error.to_string().ends_with("500 Internal Server Error"), "{error}");
     assert_eq!(down.log().len(), 4);
     let refused = node.puller.pull("127.0.0.1:1/a/b:1", &[]).await.unwrap_err();
     assert!(refused.is_unavailable(), "{refused}");

@@ -197,12 +197,16 @@ fn serve_pods_with_secrets(s: &Story) {
     assert_eq!((registry.pulls("manifests"), registry.pulls("blobs")), (1, 2));
 
     // One that is present is not pulled, but by `Always`, which needs credentials: here those of the service account.
-    s.create("pods", pod("present", &image, "IfNotPresent"));
+    let mut present = pod("present", &image, "IfNotPresent");
+    present["spec"]["imagePullSecrets"] = json!([{"name": "key"}]);
+    s.create("pods", present);
     s.ready("present");
     let present = format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
     assert_eq!(s.event("present", "Pulled"), present);
-    s.create("pods", pod("always-denied", &image, "Always"));
-    s.container("always-denied", reason("ErrImagePull"));
+    for (name, policy) in [("always-denied", "Always"), ("present-denied", "IfNotPresent")] {
+        s.create("pods", pod(name, &image, policy));
+        s.container(name, reason("ErrImagePull"));
+    }
     s.patch("serviceaccounts/default", json!({"imagePullSecrets": [{"name": "key"}]}));
     s.create("pods", pod("always", &image, "Always"));
     s.ready("always");

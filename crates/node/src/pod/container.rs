@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
-use runtime::{ContainerConfig, Mount, Seccomp, Security};
+use runtime::{ContainerConfig, MAX_ID, Mount, Seccomp, Security};
 
 use crate::env::{Budget, MAX_BYTES, TooLong, expand};
 use crate::options::SeccompDefault;
@@ -14,6 +14,9 @@ pub const POD_NAME: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+/// Bytes of a user's name in a message.
+const MAX_USER_NAME: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -101,7 +104,8 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
 }
 
 fn id(field: &'static str, value: Option<i64>) -> Result<Option<u32>, Error> {
-    value.map(|v| u32::try_from(v).map_err(|_| Error::Range { field, value: v })).transpose()
+    let in_range = |v: i64| u32::try_from(v).ok().filter(|id| *id <= MAX_ID);
+    value.map(|v| in_range(v).ok_or(Error::Range { field, value: v })).transpose()
 }
 
 fn security(parts: &Parts<'_>) -> Result<Security, Error> {
@@ -117,9 +121,9 @@ fn security(parts: &Parts<'_>) -> Result<Security, Error> {
             (format!("{}_{}({})", text(&m.name), text(&m.namespace), text(&m.uid)), parts.container.name.clone())
         };
         let image_user = parts.image_user.split(':').next().unwrap_or_default();
-        let effective = match (user, image_user.parse::<u32>()) {
+        let effective = match (user, image_user.parse::<i64>()) {
             (Some(u), _) => Some(u),
-            (None, Ok(u)) => Some(u),
+            (None, Ok(u)) => id("user of the image", Some(u))?,
             (None, Err(_)) if image_user.is_empty() => Some(0),
             (None, Err(_)) => None,
         };
@@ -127,7 +131,11 @@ fn security(parts: &Parts<'_>) -> Result<Security, Error> {
         match effective {
             Some(0) => return Err(Error::Root { pod, container }),
             Some(_) => {}
-            None => return Err(Error::UserName { user: image_user.to_owned(), pod, container }),
+            None => {
+                // The image decides its length.
+                let user = image_user[..image_user.floor_char_boundary(MAX_USER_NAME)].to_owned();
+                return Err(Error::UserName { user, pod, container });
+            }
         }
     }
     let mut supplemental_groups = Vec::new();
@@ -249,6 +257,26 @@ mod tests {
         assert!(check(strict.clone(), json!({"runAsUser": 5}), "app").is_ok());
         assert!(check(strict, json!({"runAsNonRoot": false}), "").is_ok());
         assert!(check(json!({}), json!({"runAsUser": -1}), "").is_err());
+        let long = check(json!({"runAsNonRoot": true}), json!({}), &"x".repeat(100_000)).unwrap_err().to_string();
+        assert!(long.len() < 1024, "{} bytes", long.len());
+    }
+
+    /// The kernel reads 4294967295 as "no change": the process would stay root.
+    #[test]
+    fn rejects_ids_that_no_user_can_have() {
+        let strict = json!({"runAsNonRoot": true});
+        for user in ["4294967295", "4294967296", "2147483648", "-1", "4294967295:0"] {
+            let error = check(strict.clone(), json!({}), user).unwrap_err();
+            assert!(matches!(error, Error::Range { .. }), "{user}: {error}");
+        }
+        for (pod, container) in [
+            (json!({"fsGroup": 4_294_967_295_i64}), json!({})),
+            (json!({"supplementalGroups": [2_147_483_648_i64]}), json!({})),
+            (json!({"runAsUser": 4_294_967_295_i64}), json!({})),
+            (json!({}), json!({"runAsGroup": 4_294_967_295_i64})),
+        ] {
+            assert!(matches!(check(pod.clone(), container, ""), Err(Error::Range { .. })), "{pod}");
+        }
     }
 
     /// An ephemeral container is added after the pod was admitted.

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use distribution::Credentials;
 use k8s_openapi::api::core::v1::{Pod, Secret};
+use runtime::image::PullSecret;
 use serde::Deserialize;
 
 use super::spec::text;
@@ -57,9 +58,32 @@ impl Entry {
     }
 }
 
+/// Credentials, and the secret that they are from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PullCredentials {
+    pub credentials: Credentials,
+    pub secret: PullSecret,
+}
+
+/// The record of a secret and of the digest of its credentials.
+fn pull_secret(secret: &Secret, credentials: &Credentials) -> PullSecret {
+    let (user, password) = (&credentials.username, &credentials.password);
+    let mut content = u64::to_le_bytes(user.len() as u64).to_vec();
+    content.extend_from_slice(user.as_bytes());
+    content.extend_from_slice(password.as_bytes());
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &content);
+    let m = &secret.metadata;
+    PullSecret {
+        namespace: text(&m.namespace).to_owned(),
+        name: text(&m.name).to_owned(),
+        uid: text(&m.uid).to_owned(),
+        digest: digest.as_ref().iter().map(|b| format!("{b:02x}")).collect(),
+    }
+}
+
 /// Credentials by the registries and paths that they are for.
 #[derive(Default)]
-pub struct Keyring(BTreeMap<String, Vec<Credentials>>);
+pub struct Keyring(BTreeMap<String, Vec<PullCredentials>>);
 
 impl Keyring {
     /// Adds the entries of a secret of a type for image pulls. Errors with a message if the secret cannot be decoded.
@@ -74,15 +98,16 @@ impl Keyring {
         };
         for (location, entry) in config.map_err(|e| e.to_string())? {
             let credentials = entry.credentials().ok_or("unable to parse auth field")?;
-            self.0.entry(key(&location)).or_default().push(credentials);
+            let pull_secret = pull_secret(secret, &credentials);
+            self.0.entry(key(&location)).or_default().push(PullCredentials { credentials, secret: pull_secret });
         }
         Ok(())
     }
 
     /// The credentials for a repository, such as `docker.io/library/nginx`; those of the longest path first.
-    pub fn find(&self, repository: &str) -> Vec<Credentials> {
+    pub fn find(&self, repository: &str) -> Vec<PullCredentials> {
         let fitting = self.0.iter().rev().filter(|(key, _)| matches(key, repository));
-        let found: Vec<Credentials> = fitting.flat_map(|(_, c)| c).cloned().collect();
+        let found: Vec<PullCredentials> = fitting.flat_map(|(_, c)| c).cloned().collect();
         if found.is_empty() && repository.starts_with("docker.io/") {
             return self.0.get(DEFAULT_REGISTRY).cloned().unwrap_or_default();
         }
@@ -153,7 +178,7 @@ mod tests {
         let mut keyring = Keyring::default();
         let config = json!({ "auths": auths });
         keyring.add(&secret("kubernetes.io/dockerconfigjson", ".dockerconfigjson", config)).unwrap();
-        keyring.find(repository).into_iter().map(|c| c.username).collect()
+        keyring.find(repository).into_iter().map(|c| c.credentials.username).collect()
     }
 
     /// Clauses: K03.secrets
@@ -192,8 +217,11 @@ mod tests {
             json!({"a.example": {"auth": "dTpwOnE="}, "b.example": {"username": "x", "password": "y", "auth": "dTpw"}});
         keyring.add(&secret("kubernetes.io/dockercfg", ".dockercfg", entries.clone())).unwrap();
         let credentials = |u: &str, p: &str| Credentials { username: u.into(), password: p.into() };
-        assert_eq!(keyring.find("a.example/x"), [credentials("u", "p:q")]);
-        assert_eq!(keyring.find("b.example/x"), [credentials("u", "p")]);
+        let found = |repository| keyring.find(repository).into_iter().map(|c| c.credentials).collect::<Vec<_>>();
+        assert_eq!(found("a.example/x"), [credentials("u", "p:q")]);
+        assert_eq!(found("b.example/x"), [credentials("u", "p")]);
+        let digest = |repository| keyring.find(repository)[0].secret.digest.clone();
+        assert!(digest("a.example/x").len() == 64 && digest("a.example/x") != digest("b.example/x"));
         let mut none = Keyring::default();
         none.add(&secret("Opaque", ".dockercfg", entries)).unwrap();
         assert!(none.0.is_empty());

@@ -161,7 +161,7 @@ impl Volumes {
             objects,
             tokens,
             memory: self.memory,
-            group: group.and_then(|g| u32::try_from(g).ok()),
+            group: group.and_then(valid_id),
             user: common_user(pod),
             budget: Mutex::new(Budget::new(MAX_CONTENT)),
             volumes: self,
@@ -315,7 +315,12 @@ fn common_user(pod: &Pod) -> Option<u32> {
         .chain(&spec.containers)
         .map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(default));
     let first = users.next()??;
-    users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok()).flatten()
+    users.all(|u| u == Some(first)).then(|| valid_id(first)).flatten()
+}
+
+/// The id of a user or group. A container with another one is not created.
+fn valid_id(id: i64) -> Option<u32> {
+    u32::try_from(id).ok().filter(|id| *id <= runtime::MAX_ID)
 }
 
 #[cfg(test)]

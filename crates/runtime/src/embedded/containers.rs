@@ -396,7 +396,9 @@ mod tests {
             names: Default::default(),
             config: image::ImageConfig { env: vec!["PATH=/x".into(), "A=1".into()], ..Default::default() },
             layers: Vec::new(),
+            diff_ids: Vec::new(),
             size: 0,
+            access: None,
         };
         let config =
             ContainerConfig { env: vec![("A".into(), "2".into()), ("B".into(), "3".into())], ..Default::default() };

@@ -211,6 +211,12 @@ impl Embedded {
         self.images().remove(name, |layer| Self::user_of_layer(root, layer)).map(drop)
     }
 
+    /// Removes what interrupted imports of images left, but no layer of a container that has not ended. Blocks.
+    pub fn remove_image_leftovers(&self) -> std::result::Result<(), crate::image::Error> {
+        let root = &self.inner.options.root;
+        self.images().remove_leftovers(|layer| Self::user_of_layer(root, layer))
+    }
+
     /// The image store of the runtime.
     pub fn images(&self) -> &ImageStore {
         &self.inner.images

@@ -1,19 +1,47 @@
 //! Limits what an import may write to the disk: archives and layers are compressed, and their stated sizes cannot be trusted.
 //!
 //! **Invariant.** What is unpacked from one source, archive and layers together, takes at most the budget. By default that is the
-//! free space of the disk without the reserve below which the node would be under pressure.
+//! free space of the disk without the reserve below which the node would be under pressure. Since others write to the disk too, the
+//! reserve is checked again while it is written.
 
 use std::cell::Cell;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use nix::sys::statvfs::{Statvfs, statvfs};
+use nix::sys::statvfs::statvfs;
 
 /// The parts of the disk, in percent, that stay free: bytes and files (kubelet's default thresholds of eviction).
 const RESERVE: u64 = 10;
 const FILES_RESERVE: u64 = 5;
-/// Bytes and files that an entry takes besides its content, at most.
+/// Bytes that an entry takes besides its content, at most.
 const ENTRY: u64 = 4096;
+
+/// What is written between two looks at the disk, which others fill too.
+const CHECK_BYTES: u64 = 4 << 20;
+const CHECK_ENTRIES: u64 = 256;
+
+/// What a disk has beyond its reserve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files and directories; the maximum on file systems that have no limit.
+    pub files: u64,
+}
+
+impl Room {
+    /// The room on the disk of `path`.
+    pub fn at(path: &Path) -> io::Result<Room> {
+        let disk = statvfs(path)?;
+        let reserve = disk.blocks() / 100 * RESERVE;
+        let files = match disk.files() {
+            0 => u64::MAX, // a file system that makes them as they are needed
+            all => disk.files_available().saturating_sub(all / 100 * FILES_RESERVE),
+        };
+        let bytes = disk.blocks_available().saturating_sub(reserve).saturating_mul(disk.fragment_size());
+        Ok(Room { bytes, files })
+    }
+}
 
 /// What may still be unpacked.
 pub struct Budget {
@@ -22,34 +50,48 @@ pub struct Budget {
     exceeded: Cell<bool>,
     /// The initial budget in bytes.
     pub limit: u64,
-}
-
-/// Bytes that the disk of `path` has beyond its reserve.
-pub fn room(path: &Path) -> io::Result<u64> {
-    Ok(free_bytes(&statvfs(path)?))
-}
-
-fn free_bytes(disk: &Statvfs) -> u64 {
-    let reserve = disk.blocks() / 100 * RESERVE;
-    disk.blocks_available().saturating_sub(reserve).saturating_mul(disk.fragment_size())
+    /// The disk whose reserve must stay free, and what is written until the next look at it.
+    disk: Option<PathBuf>,
+    unchecked_bytes: Cell<u64>,
+    unchecked_entries: Cell<u64>,
 }
 
 impl Budget {
-    /// The budget of what is unpacked at `path`; `limit` is in bytes.
+    /// The budget of what is unpacked at `path`: `limit` bytes, or without a limit what the disk has beyond its reserve.
     pub fn new(path: &Path, limit: Option<u64>) -> io::Result<Budget> {
-        let disk = statvfs(path)?;
-        let entries = match disk.files() {
-            0 => u64::MAX, // a file system that makes them as they are needed
-            all => disk.files_available().saturating_sub(all / 100 * FILES_RESERVE),
-        };
-        let limit = limit.unwrap_or_else(|| free_bytes(&disk));
-        Ok(Budget { bytes: Cell::new(limit), entries: Cell::new(entries), exceeded: Cell::new(false), limit })
+        let room = Room::at(path)?;
+        let disk = limit.is_none().then(|| path.to_owned());
+        Ok(Budget { disk, ..Self::with(limit.unwrap_or(room.bytes), room.files) })
+    }
+
+    /// The budget of a pulled image at `path`: what the disk has beyond its reserve, without `reserved`.
+    pub fn beside(path: &Path, reserved: Room) -> io::Result<Budget> {
+        let room = Room::at(path)?;
+        let bytes = room.bytes.saturating_sub(reserved.bytes);
+        let files = room.files.saturating_sub(reserved.files);
+        Ok(Budget { disk: Some(path.to_owned()), ..Self::with(bytes, files) })
+    }
+
+    /// A budget for content that is read and not written.
+    pub fn for_reading(bytes: u64) -> Budget {
+        Self::with(bytes, u64::MAX)
     }
 
     /// A budget without a limit, for sources that have one of their own.
     pub fn unlimited() -> Budget {
-        let most = || Cell::new(u64::MAX);
-        Budget { bytes: most(), entries: most(), exceeded: Cell::new(false), limit: u64::MAX }
+        Self::for_reading(u64::MAX)
+    }
+
+    fn with(bytes: u64, entries: u64) -> Budget {
+        Budget {
+            bytes: Cell::new(bytes),
+            entries: Cell::new(entries),
+            exceeded: Cell::new(false),
+            limit: bytes,
+            disk: None,
+            unchecked_bytes: Cell::new(CHECK_BYTES),
+            unchecked_entries: Cell::new(CHECK_ENTRIES),
+        }
     }
 
     /// Whether the budget was exceeded.
@@ -63,17 +105,37 @@ impl Budget {
                 from.set(left);
                 Ok(())
             }
-            None => {
-                self.exceeded.set(true);
-                Err(io::Error::new(io::ErrorKind::StorageFull, "unpacks to more than the limit"))
-            }
+            None => Err(self.exceed()),
         }
     }
 
-    /// Counts one entry of an archive.
+    fn exceed(&self) -> io::Error {
+        self.exceeded.set(true);
+        io::Error::new(io::ErrorKind::StorageFull, "unpacks to more than the limit")
+    }
+
+    fn take_bytes(&self, amount: u64) -> io::Result<()> {
+        self.take(&self.bytes, amount)?;
+        self.check(&self.unchecked_bytes, amount, CHECK_BYTES)
+    }
+
+    /// Looks at the disk if enough was written since the last time.
+    fn check(&self, unchecked: &Cell<u64>, amount: u64, period: u64) -> io::Result<()> {
+        let Some(disk) = &self.disk else { return Ok(()) };
+        if let Some(left) = unchecked.get().checked_sub(amount) {
+            unchecked.set(left);
+            return Ok(());
+        }
+        unchecked.set(period);
+        let room = Room::at(disk)?;
+        if room.bytes == 0 || room.files == 0 { Err(self.exceed()) } else { Ok(()) }
+    }
+
+    /// Counts one entry of an archive, or one directory that is created for it.
     pub fn take_entry(&self) -> io::Result<()> {
         self.take(&self.entries, 1)?;
-        self.take(&self.bytes, ENTRY)
+        self.check(&self.unchecked_entries, 1, CHECK_ENTRIES)?;
+        self.take_bytes(ENTRY)
     }
 
     /// A reader that counts its bytes.
@@ -90,7 +152,7 @@ pub struct Counted<'a, R> {
 impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.inner.read(buffer)?;
-        self.budget.take(&self.budget.bytes, length as u64)?;
+        self.budget.take_bytes(length as u64)?;
         Ok(length)
     }
 }
@@ -111,6 +173,6 @@ mod tests {
         assert_eq!(budget.take_entry().unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(budget.is_exceeded());
         let disk = statvfs(&here).unwrap();
-        assert!(room(&here).unwrap() <= disk.blocks_available() * disk.fragment_size());
+        assert!(Room::at(&here).unwrap().bytes <= disk.blocks_available() * disk.fragment_size());
     }
 }

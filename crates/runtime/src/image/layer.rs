@@ -1,26 +1,20 @@
-//! Reads image archives and unpacks layers. Whiteouts become those of overlayfs.
+//! Reads image archives, and brings their layers into the store.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, futimens, makedev, mkdirat, mknodat};
-use nix::sys::time::TimeSpec;
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat};
 use serde::Deserialize;
 
 use super::budget::Budget;
-use super::{Error, Image, ImageConfig, Result, Sha256, Writing, digest, entries, normalize};
-use crate::api::FileKind;
-use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
+use super::unpack::unpack;
+use super::zstd;
+use super::{AccessByRepository, Error, Image, ImageConfig, Result, Sha256, Writing, digest, entries, normalize};
+use crate::beneath::remove_tree;
 
 /// Maximum bytes of a manifest or configuration, which are read into memory.
 const MAX_DOCUMENT: u64 = 4 << 20;
@@ -37,8 +31,10 @@ struct Source<'a> {
     budget: &'a Budget,
     /// The budget of layers that are only verified.
     checks: Budget,
-    /// Sizes of the layers that were verified in the source already, by digest.
-    found: RefCell<HashMap<String, u64>>,
+    /// Directories and sizes of the layers that were verified in the source already, by digest.
+    found: RefCell<HashMap<String, (String, u64)>>,
+    /// The access of pods to its images.
+    access: Option<AccessByRepository>,
     /// Its name in errors.
     shown: PathBuf,
     root: PathBuf,
@@ -96,16 +92,31 @@ struct RootFs {
 }
 
 /// Imports the images at `path`. If one fails, nothing of it stays, but images before it do.
-pub fn import(store: &Writing<'_>, path: &Path, names: &[String], limit: Option<u64>) -> Result<Vec<Image>> {
-    let root = store.layers_root();
-    let budget = Budget::new(&root, limit).map_err(Error::io(root.display().to_string()))?;
-    import_within(store, path, names, &budget).map_err(|error| match budget.is_exceeded() {
+pub fn import(store: &Writing<'_>, path: &Path, names: &[String], budget: &Budget) -> Result<Vec<Image>> {
+    import_with(store, path, names, None, budget)
+}
+
+/// Imports like [`import`], and records the access of pods to the images.
+pub fn import_with(
+    store: &Writing<'_>,
+    path: &Path,
+    names: &[String],
+    access: Option<AccessByRepository>,
+    budget: &Budget,
+) -> Result<Vec<Image>> {
+    import_within(store, path, names, access, budget).map_err(|error| match budget.is_exceeded() {
         true => Error::TooLarge { path: path.to_owned(), limit: budget.limit },
         false => error,
     })
 }
 
-fn import_within(store: &Writing<'_>, path: &Path, names: &[String], budget: &Budget) -> Result<Vec<Image>> {
+fn import_within(
+    store: &Writing<'_>,
+    path: &Path,
+    names: &[String],
+    access: Option<AccessByRepository>,
+    budget: &Budget,
+) -> Result<Vec<Image>> {
     let format = |message: String| Error::Format { path: path.to_owned(), message };
     let mut scratch = None;
     let root = if path.is_dir() {
@@ -121,9 +132,8 @@ fn import_within(store: &Writing<'_>, path: &Path, names: &[String], budget: &Bu
         }
         directory
     };
-    let checks =
-        Budget::new(&root, Some(budget.limit.max(MAX_CHECKED))).map_err(Error::io(root.display().to_string()))?;
-    let source = Source { root, shown: path.to_owned(), budget, checks, found: RefCell::default() };
+    let checks = Budget::for_reading(budget.limit.max(MAX_CHECKED));
+    let source = Source { root, shown: path.to_owned(), budget, checks, found: RefCell::default(), access };
     let found = if source.root.join("index.json").is_file() {
         from_oci(store, &source, names)
     } else if source.root.join("manifest.json").is_file() {
@@ -140,7 +150,10 @@ fn import_within(store: &Writing<'_>, path: &Path, names: &[String], budget: &Bu
 /// Unpacks the archive (not its layers) for the duration of the import.
 fn unpack_archive(reader: impl Read, into: &Path, budget: &Budget) -> std::io::Result<()> {
     entries::each(reader, std::convert::identity, |entry| {
-        budget.take_entry()?;
+        // At most, it creates all the directories above it.
+        for _ in entry.path()?.components() {
+            budget.take_entry()?;
+        }
         entry.unpack_in(into).map(drop)
     })
 }
@@ -205,62 +218,84 @@ fn build(
     if kept > MAX_KEPT {
         return Err(too_much(format!("a configuration of {kept} bytes, more than {MAX_KEPT}")));
     }
-    let added = layers(store, source, blobs, &configuration, &mut made)
-        .and_then(|(layers, size)| store.add(Image { id: format!("sha256:{id}"), names, config, layers, size }));
+    let id = format!("sha256:{id}");
+    let added =
+        layers(store, source, blobs, &configuration, &mut made).and_then(|Layers { directories, diff_ids, size }| {
+            store.add(Image { id, names, config, layers: directories, diff_ids, size, access: source.access.clone() })
+        });
     if added.is_err() {
         store.forget_layers(&made);
     }
     added
 }
 
-/// Brings the layers of an image into the store. Returns their names and their bytes. Adds new ones to `made`.
+/// The layers of an image in the store, lowest first.
+#[derive(Default)]
+struct Layers {
+    directories: Vec<String>,
+    /// The digest of each.
+    diff_ids: Vec<String>,
+    /// Bytes of all.
+    size: u64,
+}
+
+/// Brings the layers of an image into the store. Adds the directories of new ones to `made`.
 fn layers(
     store: &Writing<'_>,
     source: &Source<'_>,
     blobs: &[PathBuf],
     configuration: &Configuration,
     made: &mut Vec<String>,
-) -> Result<(Vec<String>, u64)> {
-    let (mut layers, mut size) = (Vec::new(), 0);
+) -> Result<Layers> {
+    let mut layers = Layers::default();
     for (blob, diff_id) in blobs.iter().zip(&configuration.rootfs.diff_ids) {
         let expected =
             diff_id.strip_prefix("sha256:").filter(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit()));
         let expected = expected.ok_or_else(|| source.error(format!("unknown digest {diff_id}")))?;
-        let short = expected[..16].to_owned();
-        let known = source.found.borrow().get(expected).copied();
-        size += match known {
-            Some(size) => size,
+        let known = source.found.borrow().get(expected).cloned();
+        let (directory, size) = match known {
+            Some(known) => known,
             None => {
-                let size = layer(store, source, blob, expected, made)?;
-                source.found.borrow_mut().insert(expected.to_owned(), size);
-                size
+                let found = layer(store, source, blob, expected, made)?;
+                source.found.borrow_mut().insert(expected.to_owned(), found.clone());
+                found
             }
         };
-        if !layers.contains(&short) {
-            layers.push(short); // overlayfs refuses the same directory twice; an equal layer adds nothing
+        layers.size += size;
+        // overlayfs refuses the same directory twice; an equal layer adds nothing
+        if !layers.directories.contains(&directory) {
+            layers.directories.push(directory);
+            layers.diff_ids.push(expected.to_owned());
         }
     }
-    Ok((layers, size))
+    Ok(layers)
 }
 
-/// Brings one layer into the store, or verifies that the store and the source have it. Returns its size in bytes.
-fn layer(store: &Writing<'_>, source: &Source<'_>, blob: &Path, expected: &str, made: &mut Vec<String>) -> Result<u64> {
-    let short = &expected[..16];
-    let target = store.layers_root().join(short);
+/// Brings one layer into the store, or verifies that the store and the source have it. Returns its directory and its bytes.
+fn layer(
+    store: &Writing<'_>,
+    source: &Source<'_>,
+    blob: &Path,
+    expected: &str,
+    made: &mut Vec<String>,
+) -> Result<(String, u64)> {
     let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
-    if target.exists() {
+    if let Some(directory) = store.find_layer(expected)? {
         // A source must contain a layer to use it; its digest is not enough.
         checked(file, blob, expected, &source.checks)?;
-        return tree_size(&target);
+        let size = tree_size(&store.layers_root().join(&directory))?;
+        return Ok((directory, size));
     }
-    let incoming = store.incoming(short)?;
+    let directory = store.free_directory(expected);
+    let target = store.layers_root().join(&directory);
+    let incoming = store.incoming(&directory)?;
     if let Err(e) = unpack_blob(file, blob, &incoming, expected, source.budget) {
         let _ = remove_tree(&incoming); // else it goes when the store is opened again
         return Err(e);
     }
     fs::rename(&incoming, &target).map_err(Error::io(target.display().to_string()))?;
-    made.push(short.to_owned());
-    tree_size(&target)
+    made.push(directory.clone());
+    Ok((directory, tree_size(&target)?))
 }
 
 /// Unpacks a layer and verifies its digest.
@@ -380,223 +415,12 @@ fn decompressed(mut file: File) -> std::io::Result<Box<dyn Read>> {
     file.rewind()?;
     match &magic[..length] {
         [0x1f, 0x8b, ..] => Ok(Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file)))),
-        [0x28, 0xb5, 0x2f, 0xfd] => {
-            Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "layers compressed with zstd are not supported"))
+        // A frame, or one that is skipped.
+        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
+            Ok(Box::new(zstd::Frames::new(BufReader::new(file))))
         }
         _ => Ok(Box::new(BufReader::new(file))),
     }
-}
-
-/// The directory of the last entry, kept for the next ones.
-struct Parent {
-    path: PathBuf,
-    fd: OwnedFd,
-}
-
-const PARENT_MODE: Mode = Mode::from_bits_truncate(0o755);
-
-/// Unpacks one layer. Files are written below `root` only: every parent must be a real directory of the layer.
-pub fn unpack(reader: &mut impl Read, root: &Path, budget: &Budget) -> Result<()> {
-    let layer = Directory::open(root, Links::Refuse).map_err(Error::io("layer"))?;
-    // Set last, since a directory that is not writable must still be filled.
-    let mut directories = Vec::new();
-    let mut parent: Option<Parent> = None;
-    entries::each(
-        reader,
-        |e| Error::io("layer")(e),
-        |entry| {
-            budget.take_entry().map_err(Error::io("layer"))?;
-            let relative = inside(&entry.path().map_err(Error::io("layer"))?)?;
-            fits(root, &relative)?;
-            let Some(name) = relative.file_name() else { return Ok(()) };
-            let above = relative.parent().unwrap_or(Path::new(""));
-            if parent.as_ref().is_none_or(|p| p.path != above) {
-                parent = Some(Parent { path: above.to_owned(), fd: directory(&layer, above)? });
-            }
-            let Some(parent) = &parent else { return Ok(()) };
-            let added = add(&layer, parent.fd.as_fd(), name, entry);
-            if let Some(mode) = added.map_err(|e| e.with_path(&relative))? {
-                directories.push((relative, mode));
-            }
-            Ok(())
-        },
-    )?;
-    for (path, mode) in directories.into_iter().rev() {
-        // A directory that a later entry has replaced needs no mode.
-        let Ok(fd) = layer.open_at(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()) else { continue };
-        fchmod(&fd, mode).map_err(|e| Error::io(path.display().to_string())(e.into()))?;
-    }
-    Ok(())
-}
-
-/// A path that is too long cannot be opened, neither here nor in a container.
-fn fits(root: &Path, relative: &Path) -> Result<()> {
-    let most = (libc::PATH_MAX as usize).saturating_sub(root.as_os_str().len() + 2);
-    let length = relative.as_os_str().len();
-    if length <= most {
-        return Ok(());
-    }
-    Err(Error::PathTooLong { start: relative.iter().take(3).collect(), length, most })
-}
-
-/// Opens a directory of the layer and creates it if it is missing. Errors if a parent is a link or a file.
-fn directory(layer: &Directory, path: &Path) -> Result<OwnedFd> {
-    layer.make(path, Leaf::Directory, PARENT_MODE).map_err(|e| match e.raw_os_error() {
-        Some(libc::ELOOP | libc::ENOTDIR | libc::EXDEV) => Error::Escape(path.to_owned()),
-        _ => Error::io(path.display().to_string())(e),
-    })
-}
-
-/// Why an entry was not added.
-enum Refused {
-    Escape,
-    Io(std::io::Error),
-}
-
-impl From<std::io::Error> for Refused {
-    fn from(e: std::io::Error) -> Self {
-        Self::Io(e)
-    }
-}
-
-impl From<Errno> for Refused {
-    fn from(e: Errno) -> Self {
-        Self::Io(e.into())
-    }
-}
-
-impl Refused {
-    fn with_path(self, path: &Path) -> Error {
-        match self {
-            Self::Escape => Error::Escape(path.to_owned()),
-            Self::Io(e) => Error::io(path.display().to_string())(e),
-        }
-    }
-}
-
-/// Adds one entry to its directory. Returns the mode of a directory, which is set after all entries.
-fn add(
-    layer: &Directory,
-    parent: BorrowedFd,
-    name: &OsStr,
-    entry: &mut tar::Entry<impl Read>,
-) -> std::result::Result<Option<Mode>, Refused> {
-    if let Some(hidden) = name.as_bytes().strip_prefix(b".wh.") {
-        match hidden {
-            b".wh..opq" => set_opaque(parent)?,
-            // Other marks of AUFS.
-            _ if hidden.starts_with(b".wh.") => {}
-            b"" | b"." | b".." => return Err(Refused::Escape),
-            _ => {
-                let hidden = OsStr::from_bytes(hidden);
-                clear(parent, hidden, Existing::Remove)?;
-                mknodat(parent, hidden, SFlag::S_IFCHR, Mode::empty(), makedev(0, 0))?;
-            }
-        }
-        return Ok(None);
-    }
-    let header = entry.header();
-    let kind = header.entry_type();
-    let (uid, gid) = (header.uid().unwrap_or(0) as u32, header.gid().unwrap_or(0) as u32);
-    let mode = Mode::from_bits_truncate(header.mode().unwrap_or(0o755) & 0o7777);
-    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-    let own = || fchownat(parent, name, uid, gid, AtFlags::AT_SYMLINK_NOFOLLOW);
-    match kind {
-        tar::EntryType::Directory => {
-            if clear(parent, name, Existing::KeepDirectory)? {
-                mkdirat(parent, name, PARENT_MODE)?;
-            }
-            own()?;
-            return Ok(Some(mode));
-        }
-        tar::EntryType::Link => {
-            let link = entry.link_name()?.unwrap_or_default().into_owned();
-            let from = inside(&link).map_err(|_| Refused::Escape)?;
-            let of = from.file_name().ok_or(Refused::Escape)?;
-            let found = layer.resolve(from.parent().unwrap_or(Path::new(""))).map_err(|e| match e.raw_os_error() {
-                Some(libc::ELOOP | libc::ENOTDIR) => Refused::Escape,
-                _ => e.into(),
-            })?;
-            clear(parent, name, Existing::Remove)?;
-            linkat(&found, of, parent, name, AtFlags::empty())?;
-        }
-        tar::EntryType::Char | tar::EntryType::Block | tar::EntryType::Fifo => {
-            let number = |n: std::io::Result<Option<u32>>| u64::from(n.ok().flatten().unwrap_or(0));
-            let device = makedev(number(header.device_major()), number(header.device_minor()));
-            let flag = match kind {
-                tar::EntryType::Char => SFlag::S_IFCHR,
-                tar::EntryType::Block => SFlag::S_IFBLK,
-                _ => SFlag::S_IFIFO,
-            };
-            clear(parent, name, Existing::Remove)?;
-            mknodat(parent, name, flag, mode, device)?;
-            own()?;
-        }
-        tar::EntryType::Symlink => {
-            let link = entry.link_name()?.unwrap_or_default().into_owned();
-            clear(parent, name, Existing::Remove)?;
-            symlinkat(&link, parent, name)?;
-            own()?;
-        }
-        tar::EntryType::Regular | tar::EntryType::Continuous => {
-            let modified = header.mtime().unwrap_or(0);
-            clear(parent, name, Existing::Remove)?;
-            let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-            let mut file = File::from(openat(parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-            std::io::copy(entry, &mut file)?;
-            own()?;
-            fchmod(&file, mode)?; // the change of owner clears set-id bits
-            let time = TimeSpec::new(i64::try_from(modified).unwrap_or(i64::MAX), 0);
-            futimens(&file, &time, &time)?;
-        }
-        _ => {} // metadata of the archive itself
-    }
-    Ok(None)
-}
-
-/// The path without its root and dots. Errors if it contains `..`.
-fn inside(path: &Path) -> Result<PathBuf> {
-    let mut clean = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(part) => clean.push(part),
-            Component::CurDir | Component::RootDir => {}
-            _ => return Err(Error::Escape(path.to_owned())),
-        }
-    }
-    Ok(clean)
-}
-
-/// What happens with an entry that occurs again in the same layer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Existing {
-    KeepDirectory,
-    Remove,
-}
-
-/// Removes an existing entry if needed. Returns whether none exists now.
-fn clear(parent: BorrowedFd, name: &OsStr, existing: Existing) -> std::result::Result<bool, Refused> {
-    match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Ok(stat) if FileKind::from_mode(stat.st_mode) == FileKind::Directory => {
-            if existing == Existing::KeepDirectory {
-                return Ok(false);
-            }
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-            remove_tree_at(openat(parent, ".", flags, Mode::empty())?, name)?;
-        }
-        Ok(_) => unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?,
-        Err(Errno::ENOENT) => {}
-        Err(e) => return Err(e.into()),
-    }
-    Ok(true)
-}
-
-fn set_opaque(directory: BorrowedFd) -> std::io::Result<()> {
-    let path = CString::new(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
-    // SAFETY: all pointers are to NUL-terminated strings or to the one byte whose length is given.
-    let result =
-        unsafe { libc::setxattr(path.as_ptr(), c"trusted.overlay.opaque".as_ptr(), c"y".as_ptr().cast(), 1, 0) };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 fn tree_size(directory: &Path) -> Result<u64> {
@@ -622,19 +446,24 @@ pub fn fingerprint(directory: &Path, hash: &mut Sha256) -> Result<u64> {
     Ok(size)
 }
 
+/// Calls `visit` with all that is in a directory, in the order of the paths. Not recursive, since a layer decides the depth.
 fn walk(directory: &Path, visit: &mut dyn FnMut(&Path, &fs::Metadata)) -> Result<()> {
-    let what = || directory.display().to_string();
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(directory).map_err(Error::io(what()))? {
-        paths.push(entry.map_err(Error::io(what()))?.path());
-    }
-    paths.sort();
-    for path in paths {
+    let mut pending = sorted_entries(directory)?;
+    while let Some(path) = pending.pop() {
         let metadata = fs::symlink_metadata(&path).map_err(Error::io(path.display().to_string()))?;
         visit(&path, &metadata);
         if metadata.is_dir() {
-            walk(&path, visit)?;
+            pending.append(&mut sorted_entries(&path)?);
         }
     }
     Ok(())
+}
+
+/// The paths of the entries, the first one last.
+fn sorted_entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    let failed = || Error::io(directory.display().to_string());
+    let entries = fs::read_dir(directory).map_err(failed())?;
+    let mut paths = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>().map_err(failed())?;
+    paths.sort_by(|a, b| b.cmp(a));
+    Ok(paths)
 }

@@ -2,32 +2,42 @@
 //!
 //! ```text
 //! ROOT/index.json     the index of images, replaced atomically
-//! ROOT/layers/ID/     a layer, unpacked once, shared by images and containers; ID is a short form of its digest
+//! ROOT/layers/NAME/   a layer, unpacked once, shared by images and containers
 //! ROOT/incoming/      layers being unpacked; emptied by whoever writes next
 //! ROOT/downloads/     images being pulled, each in a directory of its own
 //! ROOT/lock           held by the process that writes
 //! ```
+//! A layer is known by its whole digest, which the index has with the name of its directory. Names are short, because those of all
+//! layers must fit into one page of mount options.
+//!
 //! Several processes may use one store: one writes at a time, and the others see what it wrote.
 //! Left out: registries. The crate `distribution` downloads images from them, which [`ImageStore::import_pulled`] imports.
 
+mod access;
 mod budget;
 mod builtin;
 mod entries;
 mod layer;
 mod reference;
+mod sha256;
+mod unpack;
+mod zstd;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
 use crate::{beneath, records};
+pub use access::{Access, AccessByRepository, PullSecret};
+use budget::Budget;
+pub use budget::Room;
 pub use reference::normalize;
+pub(crate) use sha256::{Sha256, digest};
 
 /// Why an image was not imported, found or removed. Messages shorten texts from an archive, which have any length.
 #[derive(Debug, thiserror::Error)]
@@ -198,8 +208,15 @@ pub struct Image {
     pub config: ImageConfig,
     /// Directory names below `layers/`, lowest first.
     pub layers: Vec<String>,
+    /// The digests of these layers, without `sha256:`. Empty for images of a version that did not record them: their layers are used
+    /// by no other image.
+    #[serde(default)]
+    pub diff_ids: Vec<String>,
     /// Bytes, unpacked.
     pub size: u64,
+    /// Who may use it, if it was pulled for a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<AccessByRepository>,
 }
 
 impl Image {
@@ -304,24 +321,45 @@ impl ImageStore {
         if let Some(container) = unused.iter().find_map(|l| user(l)) {
             return Err(Error::InUse { name: name.to_owned(), container });
         }
-        writing.save(&next)?;
-        for layer in unused {
-            let path = self.layers_root().join(layer);
-            beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
+        let remove_layers = || {
+            unused.iter().try_for_each(|layer| {
+                let path = self.layers_root().join(layer);
+                beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))
+            })
+        };
+        match writing.save(&next) {
+            // A full disk has no room for the index before the layers are gone.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
+                remove_layers()?;
+                writing.save(&next)?;
+            }
+            saved => saved.and_then(|()| remove_layers())?,
         }
         Ok(image)
     }
 
     /// Reads an OCI layout (directory or tar) or the tar of `docker save`. Images without a name in it get `name`. Returns the
-    /// imported images. `limit` is the maximum of unpacked bytes; `None` is [`ImageStore::room`]. Blocks.
+    /// imported images. `limit` is the maximum of unpacked bytes; without one, the reserve of the disk stays
+    /// free. Blocks.
     pub fn import(&self, source: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
         let names: Vec<String> = name.into_iter().map(str::to_owned).collect();
-        layer::import(&self.writing()?, source, &names, limit)
+        let writing = self.writing()?;
+        let budget = Budget::new(&self.root, limit).map_err(Error::io(self.root.display().to_string()))?;
+        layer::import(&writing, source, &names, &budget)
     }
 
-    /// Imports a pulled image from a directory in the layout of an OCI image, with these names. Blocks.
-    pub fn import_pulled(&self, layout: &Path, names: &[String]) -> Result<Image> {
-        let mut images = layer::import(&self.writing()?, layout, names, None)?;
+    /// Imports a pulled image from a directory in the layout of an OCI image, with these names and access. It leaves `reserved` of
+    /// the disk to others. Blocks.
+    pub fn import_pulled(
+        &self,
+        layout: &Path,
+        names: &[String],
+        access: Option<AccessByRepository>,
+        reserved: impl FnOnce() -> Room,
+    ) -> Result<Image> {
+        let writing = self.writing()?;
+        let budget = Budget::beside(&self.root, reserved()).map_err(Error::io(self.root.display().to_string()))?;
+        let mut images = layer::import_with(&writing, layout, names, access, &budget)?;
         images.pop().ok_or_else(|| Error::NotFound(names.first().cloned().unwrap_or_default()))
     }
 
@@ -343,9 +381,9 @@ impl ImageStore {
         self.root.join("downloads")
     }
 
-    /// Bytes that can be unpacked before the disk would be too full for a node.
-    pub fn room(&self) -> Result<u64> {
-        budget::room(&self.root).map_err(Error::io(self.root.display().to_string()))
+    /// What can be written before the disk would be too full for a node.
+    pub fn room(&self) -> Result<Room> {
+        Room::at(&self.root).map_err(Error::io(self.root.display().to_string()))
     }
 
     /// Makes an image of one layer from a directory tree, which is moved into the store.
@@ -359,14 +397,52 @@ impl ImageStore {
         builtin::ensure(self, name, exe)
     }
 
+    /// Removes what interrupted imports left: incomplete layers, and layers of no image that `user` returns no container for. Does
+    /// nothing while another process or thread writes. Blocks.
+    pub fn remove_leftovers(&self, user: impl Fn(&str) -> Option<String>) -> Result<()> {
+        let lock = self.open_lock()?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Error(e)) => return Err(Error::io(self.root.display().to_string())(e)),
+        }
+        let writing = self.writing_with(lock)?;
+        self.remove_unknown(&writing.known_layers()?, user);
+        Ok(())
+    }
+
+    fn remove_unknown(&self, known: &BTreeSet<String>, user: impl Fn(&str) -> Option<String>) {
+        for entry in std::fs::read_dir(self.layers_root()).into_iter().flatten().flatten() {
+            let Ok(layer) = entry.file_name().into_string() else { continue };
+            if known.contains(&layer) || user(&layer).is_some() {
+                continue;
+            }
+            tracing::info!(layer, "removing a layer that an interrupted import left");
+            if let Err(error) = beneath::remove_tree(&entry.path()) {
+                tracing::warn!(layer, %error, "removing a layer of an interrupted import failed");
+            }
+        }
+    }
+
+    fn open_lock(&self) -> Result<File> {
+        let path = self.root.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        lock.map_err(Error::io(path.display().to_string()))
+    }
+
     /// Waits until no other process or thread writes.
     fn writing(&self) -> Result<Writing<'_>> {
-        let path = self.root.join("lock");
-        let failed = || Error::io(path.display().to_string());
-        let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed())?;
-        lock.lock().map_err(failed())?;
+        let lock = self.open_lock()?;
+        lock.lock().map_err(Error::io(self.root.join("lock").display().to_string()))?;
+        self.writing_with(lock)
+    }
+
+    /// With the lock held.
+    fn writing_with(&self, lock: File) -> Result<Writing<'_>> {
+        let incoming = self.root.join("incoming");
         // An interrupted writer left these.
-        for entry in std::fs::read_dir(self.root.join("incoming")).map_err(failed())?.flatten() {
+        let left = std::fs::read_dir(&incoming).map_err(Error::io(incoming.display().to_string()))?;
+        for entry in left.flatten() {
             let path = entry.path();
             beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
         }
@@ -411,6 +487,11 @@ impl Writing<'_> {
         self.store.layers_root()
     }
 
+    /// The directories of the layers of all images.
+    fn known_layers(&self) -> Result<BTreeSet<String>> {
+        Ok(self.store.known()?.index.images.iter().flat_map(|i| i.layers.iter().cloned()).collect())
+    }
+
     fn adopt_directory(&self, name: &str, directory: &Path, config: ImageConfig) -> Result<Image> {
         let name = normalize(name)?;
         let bytes = serde_json::to_vec(&config).map_err(|e| Error::Index(e.to_string()))?;
@@ -418,14 +499,36 @@ impl Writing<'_> {
         hash.update(&bytes);
         let size = layer::fingerprint(directory, &mut hash)?;
         let id = hash.finish();
-        let layer = id[..16].to_owned();
-        let target = self.layers_root().join(&layer);
-        if !target.exists() {
-            std::fs::rename(directory, &target).map_err(Error::io(target.display().to_string()))?;
-        } else {
-            beneath::remove_tree(directory).map_err(Error::io(directory.display().to_string()))?;
-        }
-        self.add(Image { id: format!("sha256:{id}"), names: [name].into(), config, layers: vec![layer], size })
+        let layer = match self.find_layer(&id)? {
+            Some(layer) => {
+                beneath::remove_tree(directory).map_err(Error::io(directory.display().to_string()))?;
+                layer
+            }
+            None => {
+                let layer = self.free_directory(&id);
+                let target = self.layers_root().join(&layer);
+                std::fs::rename(directory, &target).map_err(Error::io(target.display().to_string()))?;
+                layer
+            }
+        };
+        let (names, layers, diff_ids) = ([name].into(), vec![layer], vec![id.clone()]);
+        self.add(Image { id: format!("sha256:{id}"), names, config, layers, diff_ids, size, access: None })
+    }
+
+    /// The directory of the layer with a digest.
+    fn find_layer(&self, diff_id: &str) -> Result<Option<String>> {
+        let known = self.store.known()?;
+        let mut layers = known.index.images.iter().flat_map(|i| i.layers.iter().zip(&i.diff_ids));
+        let found = layers.find(|(directory, id)| *id == diff_id && self.layers_root().join(directory).is_dir());
+        Ok(found.map(|(directory, _)| directory.clone()))
+    }
+
+    /// The name of a directory for a new layer: the start of its digest, and a number if there is one already.
+    fn free_directory(&self, diff_id: &str) -> String {
+        let start = &diff_id[..diff_id.len().min(16)];
+        let numbered = (1..).map(|n: u64| format!("{start}-{n}"));
+        let mut names = std::iter::once(start.to_owned()).chain(numbered);
+        names.find(|name| !self.layers_root().join(name).exists()).unwrap_or_default()
     }
 
     /// A directory for an incomplete layer.
@@ -440,12 +543,8 @@ impl Writing<'_> {
 
     /// Removes those of these layers that no image uses, after a failed import.
     fn forget_layers(&self, layers: &[String]) {
-        let Ok(used) =
-            self.store.known().map(|k| k.index.images.iter().flat_map(|i| i.layers.clone()).collect::<Vec<_>>())
-        else {
-            return;
-        };
-        for layer in layers.iter().filter(|l| !used.contains(l)) {
+        let Ok(used) = self.known_layers() else { return };
+        for layer in layers.iter().filter(|l| !used.contains(*l)) {
             if let Err(error) = beneath::remove_tree(&self.layers_root().join(layer)) {
                 tracing::warn!(layer, %error, "removing a layer of a failed import failed");
             }
@@ -458,6 +557,7 @@ impl Writing<'_> {
         for other in &mut next.images {
             if other.id == image.id {
                 image.names.extend(std::mem::take(&mut other.names));
+                access::merge(&mut image.access, other.access.take());
             }
             other.names.retain(|n| !image.names.contains(n));
         }
@@ -478,40 +578,5 @@ impl Writing<'_> {
 
 /// Unpacks a layer (a tar archive) into a directory, and writes nothing elsewhere.
 pub fn unpack_layer(reader: &mut impl Read, root: &Path) -> Result<()> {
-    layer::unpack(reader, root, &budget::Budget::unlimited()).map(drop)
-}
-
-/// A SHA-256 digest of what is added to it, or written into it.
-pub(crate) struct Sha256(Context);
-
-impl Sha256 {
-    pub fn new() -> Self {
-        Self(Context::new(&SHA256))
-    }
-
-    pub fn update(&mut self, bytes: impl AsRef<[u8]>) {
-        self.0.update(bytes.as_ref());
-    }
-
-    /// The digest in hexadecimal digits.
-    pub fn finish(self) -> String {
-        self.0.finish().as_ref().iter().map(|b| format!("{b:02x}")).collect()
-    }
-}
-
-impl io::Write for Sha256 {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-pub(crate) fn digest(mut reader: impl Read) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    io::copy(&mut reader, &mut hash)?;
-    Ok(hash.finish())
+    unpack::unpack(reader, root, &Budget::unlimited()).map(drop)
 }

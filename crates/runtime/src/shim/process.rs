@@ -26,7 +26,7 @@ use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::socket::MsgFlags;
-use nix::unistd::{Gid, Uid, close, pipe2, setgroups, setresgid, setresuid, setsid};
+use nix::unistd::{Gid, Uid, close, getgroups, getresgid, getresuid, pipe2, setgroups, setresgid, setresuid, setsid};
 
 use super::keyring::{RealUser, leave_session};
 use super::report::{MAX_ERROR, REPORT_CHILD, REPORT_ERROR};
@@ -311,6 +311,7 @@ impl Start<'_> {
         setgroups(&groups).map_err(|e| format!("setgroups: {e}"))?;
         setresgid(gid, gid, gid).map_err(|e| format!("setgid {gid}: {e}"))?;
         setresuid(uid, uid, uid).map_err(|e| format!("setuid {uid}: {e}"))?;
+        verify_identity(&user)?;
         sys::set_capabilities(self.capabilities() | self.for_filter()).map_err(say("capabilities"))?;
         // The change of the user has set it to the host's `fs.suid_dumpable`. The child inherits it.
         sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(say("dumpable"))?;
@@ -413,6 +414,20 @@ fn begin_session(terminal: bool) -> Result<(), String> {
         true => sys::make_controlling_terminal(io::stdin().as_fd()).map_err(say("controlling terminal")),
         false => Ok(()),
     }
+}
+
+/// Verifies that the process has exactly the ids of `user`: some numbers mean "no change" to the kernel.
+fn verify_identity(user: &User) -> Result<(), String> {
+    let failed = |e: nix::Error| format!("reading the user of the process: {e}");
+    let (uids, gids) = (getresuid().map_err(failed)?, getresgid().map_err(failed)?);
+    let mut groups: Vec<u32> = getgroups().map_err(failed)?.into_iter().map(Gid::as_raw).collect();
+    groups.sort_unstable();
+    let has_uid = [uids.real, uids.effective, uids.saved].iter().all(|id| id.as_raw() == user.uid);
+    let has_gid = [gids.real, gids.effective, gids.saved].iter().all(|id| id.as_raw() == user.gid);
+    if has_uid && has_gid && groups == user.groups {
+        return Ok(());
+    }
+    Err(format!("the process did not become user {} with group {} and groups {:?}", user.uid, user.gid, user.groups))
 }
 
 /// Sets the AppArmor profile of the next program. Kernels with several security modules have a directory for each.

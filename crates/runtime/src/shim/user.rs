@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
+use crate::api::MAX_ID;
 use crate::beneath::{Directory, Links};
 use crate::spec::ContainerRecord;
 
@@ -54,33 +55,87 @@ fn resolve_user(
         None if image_user.is_empty() => "0".into(),
         None => image_user.to_owned(),
     };
-    let entry = users().find(|f| f[0] == name || (name.parse::<u32>().is_ok() && f[2] == name));
-    let uid = match (&entry, name.parse()) {
-        (_, Ok(uid)) => uid,
-        (Some(entry), _) => {
-            entry[2].parse().map_err(|_| format!("user {name:?}: bad uid {:?} in /etc/passwd", entry[2]))?
-        }
-        (None, _) => return Err(format!("unable to find user {name}: no matching entries in passwd file")),
-    };
-    let gid = match run_as_group {
-        Some(gid) => gid,
-        None if run_as_user.is_none() && !image_group.is_empty() => match image_group.parse() {
-            Ok(gid) => gid,
-            Err(_) => groups()
-                .find(|f| f[0] == image_group)
-                .and_then(|f| f[2].parse().ok())
-                .ok_or_else(|| format!("unable to find group {image_group}: no matching entries in group file"))?,
+    let number = Id::parse(&name);
+    let entry = users().find(|f| f[0] == name || (number != Id::Name && f[2] == name));
+    let uid = match (&entry, number) {
+        (_, Id::Number(uid)) => uid,
+        (_, Id::OutOfRange) => return Err(out_of_range("user", &name)),
+        (Some(entry), Id::Name) => match Id::parse(entry[2]) {
+            Id::Number(uid) => uid,
+            Id::OutOfRange => return Err(out_of_range("user", &name)),
+            Id::Name => return Err(format!("user {name:?}: bad uid {:?} in /etc/passwd", entry[2])),
         },
-        None => entry.as_ref().and_then(|e| e[3].parse().ok()).unwrap_or(0),
+        (None, Id::Name) => return Err(format!("unable to find user {name}: no matching entries in passwd file")),
     };
-    let mut all: BTreeSet<u32> = supplemental.iter().copied().collect();
+    let gid = match (run_as_group, &entry) {
+        (Some(gid), _) => check_id("group", gid)?,
+        (None, _) if run_as_user.is_none() && !image_group.is_empty() => match Id::parse(image_group) {
+            Id::Number(gid) => gid,
+            Id::OutOfRange => return Err(out_of_range("group", image_group)),
+            Id::Name => {
+                let found = groups().find(|f| f[0] == image_group).map(|f| group_id(&f));
+                found
+                    .transpose()?
+                    .flatten()
+                    .ok_or_else(|| format!("unable to find group {image_group}: no matching entries in group file"))?
+            }
+        },
+        (None, Some(entry)) => match Id::parse(entry[3]) {
+            Id::Number(gid) => gid,
+            Id::OutOfRange => return Err(out_of_range("group of user", &name)),
+            Id::Name => 0,
+        },
+        (None, None) => 0,
+    };
+    let mut all = BTreeSet::new();
+    for gid in supplemental {
+        all.insert(check_id("group", *gid)?);
+    }
     if let (Some(entry), false) = (&entry, strict) {
-        let member = |f: &Vec<&str>| f.get(3).is_some_and(|m| m.split(',').any(|m| m == entry[0]));
-        all.extend(groups().filter(member).filter_map(|f| f[2].parse::<u32>().ok()));
+        let is_member = |f: &Vec<&str>| f.get(3).is_some_and(|m| m.split(',').any(|m| m == entry[0]));
+        for fields in groups().filter(is_member) {
+            all.extend(group_id(&fields)?);
+        }
     }
     all.insert(gid);
     let home = entry.map(|e| e[5].to_owned()).filter(|h| !h.is_empty()).unwrap_or_else(|| "/".into());
     Ok(User { uid, gid, groups: all.into_iter().collect(), home })
+}
+
+/// A user or group in a file or in the configuration of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Id {
+    Number(u32),
+    /// A number that no user or group can have.
+    OutOfRange,
+    Name,
+}
+
+impl Id {
+    fn parse(text: &str) -> Id {
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Id::Name;
+        }
+        text.parse().ok().filter(|id| *id <= MAX_ID).map_or(Id::OutOfRange, Id::Number)
+    }
+}
+
+/// The id of a line of /etc/group; `None` if it is no number.
+fn group_id(fields: &[&str]) -> Result<Option<u32>, String> {
+    match Id::parse(fields[2]) {
+        Id::Number(gid) => Ok(Some(gid)),
+        Id::OutOfRange => Err(out_of_range("group", fields[0])),
+        Id::Name => Ok(None),
+    }
+}
+
+fn check_id(kind: &str, id: u32) -> Result<u32, String> {
+    if id <= MAX_ID { Ok(id) } else { Err(out_of_range(kind, &id.to_string())) }
+}
+
+fn out_of_range(kind: &str, name: &str) -> String {
+    format!("{kind} {name}: uids and gids must be in range 0-{MAX_ID}")
 }
 
 #[cfg(test)]
@@ -104,5 +159,36 @@ mod tests {
         assert_eq!(user("1000:1001", (None, Some(5)), &[], false), expect(1000, 5, &[5], "/"));
         assert!(user("nobody", (None, None), &[], false).unwrap_err().contains("unable to find user nobody"));
         assert!(user("web:none", (None, None), &[], false).unwrap_err().contains("unable to find group none"));
+    }
+    /// The kernel reads the id 4294967295 as "no change", which left the process root.
+    #[test]
+    fn rejects_ids_that_no_user_can_have() {
+        let passwd = format!("{PASSWD}evil:x:4294967295:0::/:\nlow:x:1:4294967295::/:\nlast:x:2147483647:0::/:\n");
+        let group = format!("{GROUP}big:x:4294967295:low\nlarge:x:2147483648:web\n");
+        let user = |image: &str, request, supplemental: &[u32]| {
+            resolve_user(image, request, (supplemental, false), &passwd, &group)
+        };
+        let none: (Option<u32>, Option<u32>) = (None, None);
+        for (image, request, supplemental) in [
+            ("4294967295", none, &[][..]),
+            ("2147483648", none, &[]),
+            ("4294967296", none, &[]),
+            ("99999999999999999999", none, &[]),
+            ("-1", none, &[]),
+            ("1000:4294967295", none, &[]),
+            ("1000:big", none, &[]),
+            ("evil", none, &[]),
+            ("low:1", none, &[]),
+            ("low", none, &[]),
+            ("web", none, &[]),
+            ("0", (Some(u32::MAX), None), &[]),
+            ("0", (None, Some(u32::MAX)), &[]),
+            ("0", none, &[u32::MAX]),
+        ] {
+            let error = user(image, request, supplemental).expect_err(image);
+            assert!(error.ends_with("uids and gids must be in range 0-2147483647"), "{image}: {error}");
+        }
+        assert_eq!(user("last", none, &[MAX_ID]).unwrap().uid, MAX_ID);
+        assert!(user("0", (Some(4), Some(5)), &[]).is_ok(), "lines of others do not matter");
     }
 }

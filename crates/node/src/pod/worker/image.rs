@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use client::Severity;
-use distribution::{Credentials, Reference};
+use distribution::Reference;
 use k8s_openapi::api::core::v1::Container as Spec;
 use runtime::image::{BUILTIN_REGISTRY, Error, Image, normalize};
 use supervisor::blocking;
 
-use super::Worker;
+use super::{Worker, image_access};
 use crate::pod::backoff::go_milliseconds;
 use crate::pod::holds::SYNC_RETRY;
-use crate::pod::keyring::{self, Keyring};
+use crate::pod::keyring::PullCredentials;
 use crate::pod::pulls::{Failure, Outcome, Pulled};
 use crate::pod::spec::text;
 use crate::pod::status::Waiting;
@@ -59,7 +59,7 @@ impl Worker {
         }
         let policy = policy(spec, &reference);
         if policy != Policy::Always {
-            match self.find_image(&image).await {
+            match self.find_usable_image(&image, &reference).await {
                 Ok(found) => {
                     let message = format!(
                         "Container image \"{image}\" already present on machine and can be accessed by the pod"
@@ -87,7 +87,7 @@ impl Worker {
         None
     }
 
-    async fn find_image(&self, image: &str) -> Result<Image, Error> {
+    pub(super) async fn find_image(&self, image: &str) -> Result<Image, Error> {
         let (host, image) = (self.shared.options.host.clone(), image.to_owned());
         blocking(move || host.image(&image)).await
     }
@@ -130,11 +130,12 @@ impl Worker {
         self.begin_pull(name, image, credentials);
     }
 
-    fn begin_pull(&mut self, name: &str, image: &str, credentials: Vec<Credentials>) {
-        let (puller, full, wake) = (self.shared.options.puller.clone(), image.to_owned(), self.wake.clone());
+    fn begin_pull(&mut self, name: &str, image: &str, credentials: Vec<PullCredentials>) {
+        let (options, full, wake) = (self.shared.options.clone(), image.to_owned(), self.wake.clone());
+        let namespace = text(&self.pod.metadata.namespace).to_owned();
         let pull = async move {
             let begun = tokio::time::Instant::now();
-            let pulled = puller.pull(&full, &credentials).await;
+            let pulled = image_access::pull(&options, &namespace, &full, &credentials).await;
             pulled.map_err(|error| Failure::from(&*error)).map(|pulled| Pulled {
                 size: pulled.image.size,
                 user: pulled.image.config.user,
@@ -143,30 +144,6 @@ impl Worker {
             })
         };
         self.pulls.begin(name, image, pull, Arc::new(move || wake.notify_one()));
-    }
-
-    /// The credentials of the pod's secrets for a repository.
-    async fn pull_credentials(&self, reference: &Reference) -> Vec<Credentials> {
-        let (mut keyring, mut missing) = (Keyring::default(), Vec::new());
-        let namespace = text(&self.pod.metadata.namespace);
-        for name in keyring::names(&self.pod) {
-            match self.shared.objects.secret(namespace, name).await {
-                Ok(Some(secret)) => {
-                    if let Err(error) = keyring.add(&secret) {
-                        tracing::warn!(pod = %self.name(), secret = name, error, "the pull secret cannot be decoded");
-                    }
-                }
-                Ok(None) | Err(_) => missing.push(name),
-            }
-        }
-        if !missing.is_empty() {
-            let message = format!(
-                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-                missing.join(", ")
-            );
-            self.event(None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
-        }
-        keyring.find(&format!("{}/{}", reference.registry, reference.repository))
     }
 
     fn wait_for_image(&mut self, name: &str, image: &str, reason: &str, message: String, first: bool) {

@@ -5,6 +5,7 @@
 
 mod events;
 mod image;
+mod image_access;
 mod observe;
 mod probing;
 mod report;
