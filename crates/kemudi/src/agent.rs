@@ -2,24 +2,28 @@
 
 use crate::cluster_network::ClusterNetwork;
 use crate::kubelet::Sockets;
+use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
 use distribution::{Limits, Puller};
 use meta::{Clock, GroupResource, Rng};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::join::POD_NETWORK;
-use node::{Agent, Allowlist, DnsOptions, SeccompDefault};
+use node::{Agent, Allowlist, DnsOptions, SeccompDefault, StaticPodOptions};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use supervisor::{Component, OnEnd, Shutdown, Supervisor};
 use tokio::runtime::Handle;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
+/// How often all manifests of static pods are read (upstream's default).
+const MANIFEST_CHECK: Duration = Duration::from_secs(20);
 /// Ports of the cluster's DNS server on the node.
 const DNS_PORT: u16 = 53;
 
@@ -66,6 +70,8 @@ pub struct Config {
     pub pod_max_pids: i64,
     /// Default seccomp profile of containers.
     pub seccomp_default: SeccompDefault,
+    /// The manifests of static pods.
+    pub manifests: Option<PathBuf>,
     /// The configuration of image registries, if not that of the data directory.
     pub registries: Option<PathBuf>,
     pub node_name: String,
@@ -207,6 +213,11 @@ pub async fn start(
             node: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
         },
         pod_cidr: Some(config.pod_range.to_string()),
+        static_pods: config.manifests.clone().map(|path| StaticPodOptions {
+            path,
+            check_frequency: MANIFEST_CHECK,
+            decoder: Arc::new(Decoder),
+        }),
         max_pods: 110,
         sysctls: config.sysctls.clone(),
         pod_pids_limit: Some(config.pod_max_pids),
@@ -314,6 +325,7 @@ fn recorded(data_dir: &Path) -> Config {
         sysctls: Allowlist::default(),
         pod_max_pids: -1,
         seccomp_default: SeccompDefault::default(),
+        manifests: None,
         registries: None,
         node_name: String::new(),
         node_ip: None,

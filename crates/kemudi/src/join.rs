@@ -152,6 +152,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         sysctls,
         pod_max_pids: options.kubelet.pod_max_pids,
         seccomp_default: options.kubelet.seccomp_default(),
+        manifests: options.kubelet.pod_manifest_path.clone(),
         registries: options.kubelet.registries.clone(),
         node_name: node_name.clone(),
         node_ip: Some(node_ip),

@@ -39,6 +39,7 @@ mod privileges;
 mod reload;
 mod signals;
 mod sim;
+mod static_pods;
 mod system;
 mod token;
 mod tokens;

@@ -108,6 +108,10 @@ pub struct KubeletOptions {
     /// Port of the kubelet's API; 0 for any free port.
     #[arg(long, default_value_t = 10250)]
     pub kubelet_port: u16,
+    /// Directory with the manifests of static pods, or a single manifest. The node runs these pods without the API server, which
+    /// shows them as mirror pods.
+    #[arg(long, value_name = "PATH")]
+    pub pod_manifest_path: Option<PathBuf>,
     /// Configuration of image registries. Default: `registries.yaml` in the data directory.
     #[arg(long, value_name = "FILE")]
     pub registries: Option<PathBuf>,

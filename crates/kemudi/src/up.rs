@@ -289,6 +289,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 sysctls,
                 pod_max_pids: o.pod_max_pids,
                 seccomp_default: o.seccomp_default(),
+                manifests: o.pod_manifest_path.clone(),
                 registries: o.registries.clone(),
                 node_name,
                 node_ip: o.node_ip,

@@ -25,6 +25,7 @@ use crate::pod::users::Users;
 use crate::probe::Names;
 use crate::server::Handle;
 use crate::shared::Shared;
+use crate::static_pods::{self, mirror};
 use crate::volumes::token::TokenRequests;
 use crate::volumes::{Memory, Volumes};
 
@@ -115,6 +116,7 @@ impl Agent {
             options: options.clone(),
         });
         let reporter = Reporter::new(options.clone(), capacity, recorder.clone(), known.clone());
+        let own_node = reporter.own_node();
         let events = options.runtime.subscribe();
         let pods = informers.informer::<Whole>(
             &ApiResource::typed::<Pod>(),
@@ -132,11 +134,30 @@ impl Agent {
                     image_gc::run(options.clone(), recorder.clone(), regarding(&options.node_name))
                 }),
                 listen(events, wakes.clone(), &*options.runtime),
-                dispatch(shared, pods, node, wakes.clone())
+                dispatch(shared, pods, node.clone(), own_node, wakes.clone()),
+                follow_manifests(&options, &known),
+                restarted("mirror pods", || {
+                    let (client, name) = (options.client.clone(), options.node_name.clone());
+                    mirror::run(client, name, node.clone(), known.static_pods.clone())
+                })
             )
         };
         shutdown.race(work).await;
         Ok(())
+    }
+}
+
+/// Reads the manifests of static pods and follows their changes.
+async fn follow_manifests(options: &Options, known: &Known) {
+    match &options.static_pods {
+        None => known.static_pods.set_none(),
+        Some(from) => {
+            restarted("static pods", || {
+                let (name, clock) = (options.node_name.clone(), options.clock.clone());
+                static_pods::follow(from.clone(), name, clock, known.static_pods.clone())
+            })
+            .await;
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
 //! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins, storage drivers, static pods.
+//! Left out: device plugins, storage drivers.
 
 mod admission;
 mod agent;
@@ -30,6 +30,7 @@ pub mod resources;
 mod server;
 mod shared;
 mod spdy;
+mod static_pods;
 mod volumes;
 
 pub use agent::{Agent, Error};
@@ -39,6 +40,7 @@ pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};
 pub use server::{Body, Handle, Sender};
+pub use static_pods::{PodDecoder, StaticPodOptions};
 
 /// Converts a time of the runtime.
 pub(crate) fn instant(t: runtime::Timestamp) -> jiff::Timestamp {

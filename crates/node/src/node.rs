@@ -297,6 +297,11 @@ impl Reporter {
         }
     }
 
+    /// The node as it registers, without its status.
+    pub fn own_node(&self) -> Value {
+        json!({"metadata": {"name": self.options.node_name, "labels": self.labels()}})
+    }
+
     fn labels(&self) -> BTreeMap<String, String> {
         let mut out = self.options.labels.clone();
         for (key, value) in [("hostname", self.options.node_name.as_str()), ("os", "linux"), ("arch", architecture())] {

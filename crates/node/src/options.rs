@@ -12,6 +12,7 @@ use runtime::{Embedded, Resources, Runtime};
 
 use crate::pod::files::DnsOptions;
 use crate::pod::sysctls::Allowlist;
+use crate::static_pods::StaticPodOptions;
 
 /// The options of an [`Agent`](crate::Agent).
 pub struct Options {
@@ -35,6 +36,8 @@ pub struct Options {
     pub dns: DnsOptions,
     /// `spec.podCIDR` of a node that registers.
     pub pod_cidr: Option<String>,
+    /// Where static pods come from; `None` for none.
+    pub static_pods: Option<StaticPodOptions>,
     /// The maximum number of pods.
     pub max_pods: u32,
     /// The kernel parameters that pods may set.

@@ -15,6 +15,8 @@ const APPLETS: [&str; 20] = [
     "sh", "cat", "ls", "sleep", "echo", "hostname", "touch", "rm", "env", "stat", "wget", "nslookup", "id", "grep",
     "head", "tail", "dd", "mount", "test", "true",
 ];
+/// The directory of static pods, in that of the cluster.
+pub const MANIFESTS: &str = "manifests";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
@@ -129,12 +131,15 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         let inherited = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
         nix::fcntl::fcntl(file, inherited).map_err(|e| wrong(e.into()))?;
     }
+    fs::create_dir_all(directory.join(MANIFESTS)).map_err(wrong)?;
     let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
     let again = log.try_clone().map_err(wrong)?;
     Command::new(KEMUDI)
         .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
         .arg(directory.join("kubeconfig"))
         .args(["--pod-max-pids", "512"])
+        .arg("--pod-manifest-path")
+        .arg(directory.join(MANIFESTS))
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)

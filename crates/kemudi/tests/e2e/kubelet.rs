@@ -86,7 +86,7 @@ impl<'a> Agent<'a> {
     }
 
     #[track_caller]
-    fn json(&self, path: &str) -> Value {
+    pub fn json(&self, path: &str) -> Value {
         serde_json::from_str(&self.get(path)).unwrap()
     }
 }

@@ -37,6 +37,7 @@ mod server_side;
 mod services;
 mod sidebyside;
 mod states;
+mod static_pods;
 mod story;
 mod streams;
 mod terminal;
@@ -56,6 +57,7 @@ fn tests() -> Vec<Test> {
         own(resources::TESTS),
         own(sidebyside::TESTS),
         own(states::TESTS),
+        own(static_pods::TESTS),
         own(lifecycle::TESTS),
         own(probes::TESTS),
         both(rollout::TESTS),
@@ -95,6 +97,7 @@ fn tests() -> Vec<Test> {
         own(kubelet::TESTS),
         alone(both_since(36, top::ALONE)),
         alone(own(restart::ALONE)),
+        alone(own(static_pods::ALONE)),
         alone(own(claims::ALONE)),
     ]
     .concat()

@@ -8,7 +8,7 @@
 //! A critical pod that lacks only resources is admitted and preempts other pods (see [`preemption`]); it waits until they have
 //! ended. A pod that lacks only what terminating pods still hold waits for them too.
 //!
-//! Left out: static pods, and refusing pods while the node is under pressure.
+//! Left out: refusing pods while the node is under pressure.
 
 mod preemption;
 

@@ -120,6 +120,7 @@ impl Machine {
             log_dir: self.directory.path().join("logs"),
             dns: DnsOptions { server: Some("10.202.0.10".into()), domain: "cluster.local".into(), node: String::new() },
             pod_cidr: Some("10.201.0.0/24".into()),
+            static_pods: None,
             max_pods: self.max_pods,
             sysctls: node::Allowlist::default(),
             seccomp_default: self.seccomp_default,

@@ -5,6 +5,7 @@
 
 mod events;
 mod image;
+mod mirror;
 mod observe;
 mod probing;
 mod report;
@@ -48,6 +49,14 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// The delay after a panic, doubled with each further one up to [`RESYNC`].
 const AFTER_PANIC: Duration = Duration::from_millis(500);
 
+/// Where a pod comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Api,
+    /// A manifest of the machine: a mirror pod of the API shows the pod.
+    Manifest,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
@@ -59,6 +68,9 @@ enum Stage {
 
 pub(crate) struct Worker {
     shared: Arc<Shared>,
+    origin: Origin,
+    /// UID of the mirror pod that shows a static pod.
+    mirror_uid: Option<String>,
     uid: String,
     /// The pod as the API has it.
     desired: Arc<Pod>,
@@ -130,6 +142,7 @@ impl Worker {
     pub fn new(
         shared: Arc<Shared>,
         pod: Arc<Pod>,
+        origin: Origin,
         inbox: Inbox,
         wake: Arc<Notify>,
         admitted: Result<Option<Admitted>, Rejection>,
@@ -144,6 +157,8 @@ impl Worker {
         Self {
             uid: text(&pod.metadata.uid).to_owned(),
             shared,
+            origin,
+            mirror_uid: None,
             pod: allocated(&allocation, &pod),
             desired: pod,
             resize: Resize::new(allocation, if is_new { Limits::Set } else { Limits::Adopted }),

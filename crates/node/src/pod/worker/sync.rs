@@ -24,6 +24,7 @@ const MAX_STEPS: usize = 32;
 impl Worker {
     /// One round: observes, plans and acts until there is nothing left to do. Returns when the next round is due.
     pub(super) async fn sync(&mut self) -> Duration {
+        self.follow_mirror();
         let terminal = matches!(self.base.1.phase.as_deref(), Some("Succeeded" | "Failed"));
         if self.stage == Stage::Ended || terminal {
             if self.stage != Stage::Ended {
