@@ -8,22 +8,20 @@ use client::{Client, Informers};
 use distribution::{Limits, Puller};
 use meta::{Clock, GroupResource, Rng};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
+use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
-use node::{Agent, Allowlist, DnsOptions, SeccompDefault, StaticPodOptions};
+use node::{Agent, Allowlist, DnsOptions};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use supervisor::{Component, OnEnd, Shutdown, Supervisor};
 use tokio::runtime::Handle;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
-/// How often all manifests of static pods are read (upstream's default).
-const MANIFEST_CHECK: Duration = Duration::from_secs(20);
 /// Ports of the cluster's DNS server on the node.
 const DNS_PORT: u16 = 53;
 
@@ -66,12 +64,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Allowed unsafe sysctls.
     pub sysctls: Allowlist,
-    /// Maximum number of processes and threads of a pod; -1 for no limit.
-    pub pod_max_pids: i64,
-    /// Default seccomp profile of containers.
-    pub seccomp_default: SeccompDefault,
-    /// The manifests of static pods.
-    pub manifests: Option<PathBuf>,
+    /// The kubelet's configuration.
+    pub configuration: KubeletConfiguration,
     /// The configuration of image registries, if not that of the data directory.
     pub registries: Option<PathBuf>,
     pub node_name: String,
@@ -135,6 +129,13 @@ impl Config {
     }
 }
 
+/// A node that runs in this process.
+pub struct RunningNode {
+    /// The listeners of the agent's API, which end when the last request has been answered after the shutdown.
+    pub listeners: Component,
+    pub handle: node::Handle,
+}
+
 /// Resources that the API stores but this node does not implement, with a warning for each.
 pub fn not_carried_out() -> BTreeMap<GroupResource, &'static str> {
     let policies = GroupResource { group: "networking.k8s.io".into(), resource: "networkpolicies".into() };
@@ -151,20 +152,19 @@ pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
 }
 
 /// Starts the services of the node: its agent on the threads of `runtime`, the API of the agent, the service proxy and the DNS server.
-/// Returns the listeners of the agent's API, which end when the last request has been answered after the shutdown.
 pub async fn start(
     config: &Config,
     network: PodNetwork,
     sockets: Sockets,
     environment: &Environment,
     runtime: &Handle,
-) -> Result<Component, Error> {
+) -> Result<RunningNode, Error> {
     let listens = sockets.address().map_err(|e| Error::Port(SocketAddr::from(([0; 4], 0)), e))?;
     if let Err(e) = runtime::terminals::raise(TERMINALS) {
         tracing::warn!("raising the limit of pseudo-terminals failed: {e}");
     }
     // As kubelet does: when memory runs out, pods are killed first. Child processes inherit the score; containers get their own.
-    if let Err(e) = std::fs::write("/proc/self/oom_score_adj", "-999") {
+    if let Err(e) = std::fs::write("/proc/self/oom_score_adj", config.configuration.oom_score_adj.to_string()) {
         tracing::debug!("setting the out-of-memory score failed: {e}");
     }
     let clock = runtime_clock(environment.clock.clone());
@@ -182,7 +182,9 @@ pub async fn start(
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let containers = Arc::new(embedded.clone());
     let registries = config.registries.clone().unwrap_or_else(|| config.data_dir.join(REGISTRIES));
-    let puller = Puller::new(embedded.images().clone(), registries, Limits::default());
+    let default = Limits::default();
+    let limits = Limits { pulls: config.configuration.parallel_pulls().unwrap_or(default.pulls), ..default };
+    let puller = Puller::new(embedded.images().clone(), registries, limits);
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
     let own_ports: Vec<HostPort> = api_port
         .into_iter()
@@ -207,21 +209,11 @@ pub async fn start(
         node_namespace: None,
         data_dir,
         log_dir,
-        dns: DnsOptions {
-            server: Some(config.cluster.dns.to_string()),
-            domain: DOMAIN.into(),
-            node: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
-        },
+        dns: dns(&config.configuration, config.cluster.dns),
         pod_cidr: Some(config.pod_range.to_string()),
-        static_pods: config.manifests.clone().map(|path| StaticPodOptions {
-            path,
-            check_frequency: MANIFEST_CHECK,
-            decoder: Arc::new(Decoder),
-        }),
-        max_pods: 110,
+        configuration: config.configuration.clone(),
+        decoder: Arc::new(Decoder),
         sysctls: config.sysctls.clone(),
-        pod_pids_limit: Some(config.pod_max_pids),
-        seccomp_default: config.seccomp_default,
         address: listens.ip(),
         port: listens.port(),
         own_ports: own_ports.clone(),
@@ -235,7 +227,8 @@ pub async fn start(
         rng: environment.rng.clone(),
     });
     let listeners = environment.component("kubelet-listeners", &Handle::current());
-    let listening = sockets.serve(agent.handle(), IpAddr::V4(node_ip), &listeners).await;
+    let handle = agent.handle();
+    let listening = sockets.serve(handle.clone(), IpAddr::V4(node_ip), &listeners).await;
     listening.map_err(|(socket, e)| Error::Port(socket, e))?;
     let (agent, shutdown) = (Arc::new(agent), environment.shutdown.clone());
     let node = environment.component("node", &Handle::current());
@@ -281,7 +274,27 @@ pub async fn start(
             })
         });
     }
-    Ok(listeners)
+    Ok(RunningNode { listeners, handle })
+}
+
+/// Where pods resolve names: with the DNS server of the cluster and that of the node, unless configured otherwise.
+fn dns(configuration: &KubeletConfiguration, cluster: Ipv4Addr) -> DnsOptions {
+    let servers = match configuration.cluster_dns.as_slice() {
+        [] => vec![cluster.to_string()],
+        servers => servers.to_vec(),
+    };
+    let domain = match configuration.cluster_domain.as_str() {
+        "" => DOMAIN.into(),
+        domain => domain.into(),
+    };
+    let node = match configuration.resolv_conf.as_str() {
+        "" => String::new(),
+        path => std::fs::read_to_string(path).unwrap_or_else(|error| {
+            tracing::warn!(path, %error, "reading the resolver configuration of the node failed; pods have none of it");
+            String::new()
+        }),
+    };
+    DnsOptions { servers, domain, node }
 }
 
 fn runtime_clock(clock: Arc<dyn Clock>) -> runtime::Clock {
@@ -323,9 +336,7 @@ fn recorded(data_dir: &Path) -> Config {
     Config {
         data_dir: data_dir.to_owned(),
         sysctls: Allowlist::default(),
-        pod_max_pids: -1,
-        seccomp_default: SeccompDefault::default(),
-        manifests: None,
+        configuration: KubeletConfiguration::default(),
         registries: None,
         node_name: String::new(),
         node_ip: None,

@@ -31,6 +31,7 @@ mod man;
 mod missing;
 mod namespace;
 mod node_command;
+mod node_shutdown;
 mod options;
 mod output;
 mod peers;

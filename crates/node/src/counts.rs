@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::objects::Whole;
 use crate::pod::probes::Kind;
+use crate::shutdown::Shutdown;
 use crate::static_pods::StaticPods;
 
 /// Go's default buckets.
@@ -101,6 +102,7 @@ pub(crate) struct Known {
     /// The pods of the node, once the agent runs.
     pub pods: RwLock<Option<Informer<Whole>>>,
     pub static_pods: Arc<StaticPods>,
+    pub shutdown: Shutdown,
     begun: Instant,
     /// When the agent was made, on the monotonic clock.
     started: String,
@@ -119,6 +121,7 @@ impl Known {
             checks: HealthChecks::default(),
             pods: RwLock::default(),
             static_pods: Arc::default(),
+            shutdown: Shutdown::default(),
             begun: Instant::now(),
             started: meta::time::format(now),
             beat: AtomicU64::new(0),

@@ -21,6 +21,7 @@ use crate::pod::spec::text;
 use crate::pod::worker::{Origin, Worker};
 use crate::resources::{Qos, qos};
 use crate::shared::Shared;
+use crate::shutdown;
 use crate::static_pods::mirror::mirrored_uid;
 
 pub type Wakes = Arc<Mutex<BTreeMap<String, Arc<Notify>>>>;
@@ -207,6 +208,7 @@ async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admit
         (_, true) if view.view.is_terminal() => Ok(None),
         (true, _) => Ok(Some(admission.adopt(view.clone(), qos))),
         (false, true) => Ok(None),
+        (false, false) if shared.known.shutdown.is_active() => Err(shutdown::rejection()),
         (false, false) => match admission.admit(view.clone(), qos) {
             Err(rejection) if rejection.by_labels && read_node(shared).await => admission.admit(view.clone(), qos),
             other => other,

@@ -11,6 +11,7 @@
 mod admission;
 mod agent;
 mod claims;
+pub mod configuration;
 mod counts;
 pub mod demo;
 mod dispatch;
@@ -29,6 +30,7 @@ mod provisioner;
 pub mod resources;
 mod server;
 mod shared;
+mod shutdown;
 mod spdy;
 mod static_pods;
 mod volumes;
@@ -40,7 +42,7 @@ pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};
 pub use server::{Body, Handle, Sender};
-pub use static_pods::{PodDecoder, StaticPodOptions};
+pub use static_pods::PodDecoder;
 
 /// Converts a time of the runtime.
 pub(crate) fn instant(t: runtime::Timestamp) -> jiff::Timestamp {

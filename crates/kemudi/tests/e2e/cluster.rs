@@ -68,6 +68,12 @@ impl Cluster {
         assert!(child.wait().unwrap().success());
     }
 
+    /// Waits until the server has ended by itself. Returns whether it ended well.
+    pub fn wait_for_end(&self) -> bool {
+        let mut child = self.child.lock().unwrap().take().unwrap();
+        child.wait().unwrap().success()
+    }
+
     /// Kills the server, which leaves everything as it is at that moment.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap().take().unwrap();
@@ -132,14 +138,15 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         nix::fcntl::fcntl(file, inherited).map_err(|e| wrong(e.into()))?;
     }
     fs::create_dir_all(directory.join(MANIFESTS)).map_err(wrong)?;
+    let configuration = directory.join("kubelet.yaml");
+    fs::write(&configuration, kubelet_configuration(directory)).map_err(wrong)?;
     let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
     let again = log.try_clone().map_err(wrong)?;
     Command::new(KEMUDI)
         .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
         .arg(directory.join("kubeconfig"))
-        .args(["--pod-max-pids", "512"])
-        .arg("--pod-manifest-path")
-        .arg(directory.join(MANIFESTS))
+        .arg("--kubelet-config")
+        .arg(configuration)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)
@@ -147,7 +154,17 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         .map_err(wrong)
 }
 
-fn data_dir(directory: &Path) -> String {
+/// The configuration of the node.
+fn kubelet_configuration(directory: &Path) -> String {
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodPidsLimit: 512\nstaticPodPath: {}\n\
+         shutdownGracePeriod: 20s\nshutdownGracePeriodCriticalPods: 10s\nnodeStatusMaxImages: 40\n\
+         kubeReserved: {{memory: 64Mi}}\nsyncFrequency: 1m\n",
+        directory.join(MANIFESTS).display()
+    )
+}
+
+pub fn data_dir(directory: &Path) -> String {
     directory.join("data").display().to_string()
 }
 

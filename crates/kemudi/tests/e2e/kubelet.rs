@@ -123,6 +123,10 @@ fn health(s: &Story) {
     assert_eq!(config["authentication"]["anonymous"]["enabled"], false);
     assert_eq!(config["authorization"]["mode"], "Webhook");
     assert_eq!((&config["maxPods"], &config["podPidsLimit"]), (&json!(110), &json!(512)));
+    // Those of the file, and a default.
+    assert_eq!((&config["shutdownGracePeriod"], &config["nodeStatusMaxImages"]), (&json!("20s"), &json!(40)));
+    assert_eq!((&config["imageMinimumGCAge"], &config["kubeReserved"]["memory"]), (&json!("2m0s"), &json!("64Mi")));
+    assert!(s.cluster.log().contains("these fields have no effect on this node: syncFrequency"));
     assert_eq!(config["port"], s.get_at("/api/v1/nodes/e2e")["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]);
 }
 

@@ -15,6 +15,7 @@ mod commands;
 mod environment;
 mod garbage;
 mod handover;
+mod image_volumes;
 mod images;
 mod imperative;
 mod incluster;
@@ -24,6 +25,7 @@ mod kubelet;
 mod lifecycle;
 mod merging;
 mod namespaces;
+mod node_shutdown;
 mod preview;
 mod probes;
 mod recorder;
@@ -58,6 +60,7 @@ fn tests() -> Vec<Test> {
         own(sidebyside::TESTS),
         own(states::TESTS),
         own(static_pods::TESTS),
+        own(image_volumes::TESTS),
         own(lifecycle::TESTS),
         own(probes::TESTS),
         both(rollout::TESTS),
@@ -98,6 +101,7 @@ fn tests() -> Vec<Test> {
         alone(both_since(36, top::ALONE)),
         alone(own(restart::ALONE)),
         alone(own(static_pods::ALONE)),
+        alone(own(node_shutdown::ALONE)),
         alone(own(claims::ALONE)),
     ]
     .concat()

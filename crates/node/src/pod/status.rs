@@ -19,6 +19,7 @@ use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use crate::admission::PREEMPTING;
 use crate::resources::{is_sidecar, qos};
+use crate::shutdown::TERMINATED;
 
 /// Why a container waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -439,8 +440,15 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         condition(CONDITIONS[3], containers),
         condition(CONDITIONS[4], Verdict::yes()),
     ];
-    if facts.failed.is_some_and(|(reason, _)| reason == PREEMPTING.0) {
-        let message = Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned());
+    let disruption = match facts.failed {
+        Some((reason, _)) if reason == PREEMPTING.0 => {
+            Some("Pod was preempted by Kubelet to accommodate a critical pod.")
+        }
+        Some((reason, message)) if reason == TERMINATED.0 => Some(message),
+        _ => None,
+    };
+    if let Some(message) = disruption {
+        let message = Some(message.to_owned());
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
         conditions.push(condition("DisruptionTarget", verdict));
     }

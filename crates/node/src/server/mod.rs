@@ -173,7 +173,7 @@ impl Query {
 
 impl Handle {
     pub(crate) fn new(options: Arc<Options>, known: Arc<Known>) -> Self {
-        let access = Arc::new(Access::new(options.client.clone(), &options.node_name));
+        let access = Arc::new(Access::new(options.client.clone(), &options.node_name, &options.configuration));
         let forwarded = KeyedLimit::new(forward::FORWARDED, forward::FORWARDED_EACH);
         Self { options, known, access, forwarded, rates: Arc::default(), layers: Arc::default() }
     }
@@ -181,6 +181,12 @@ impl Handle {
     /// Returns the name of the authorized user, or the error to answer.
     pub async fn admit(&self, parts: &mut Parts, sender: &Sender) -> Result<String, Response<Body>> {
         self.access.admit(parts, sender).await
+    }
+
+    /// Shuts the node down: it admits no pod any more, and ends its pods, those of the lowest priority first. Returns when all have
+    /// ended, or their time is over.
+    pub async fn shut_down(&self) {
+        self.known.shutdown.shut_down(&self.options.configuration).await;
     }
 
     /// Answers one request. An upgrade request must carry a [`hyper::upgrade::OnUpgrade`] in its extensions.
@@ -196,7 +202,16 @@ impl Handle {
     async fn route(&self, target: &Target, request: Request<Bytes>) -> Result<Response<Body>, Error> {
         let (get, query) = (request.method() == Method::GET, Query::parse(&request));
         let path = target.segments();
+        let configuration = &self.options.configuration;
         match path[..] {
+            ["run" | "exec" | "attach" | "portForward" | "containerLogs" | "runningpods" | "logs" | "debug", ..]
+                if !configuration.enable_debugging_handlers =>
+            {
+                Err(Error::Disabled("Debug endpoints are disabled.\n"))
+            }
+            ["logs", ..] if !configuration.enable_system_log_handler => {
+                Err(Error::Disabled("logs endpoint is disabled.\n"))
+            }
             ["run", ns, pod, container] | ["run", ns, pod, _, container] if request.method() == Method::POST => {
                 let id = self.running(ns, pod, uid(&path, 5), container).await?;
                 run::serve(self, &id, query.get("cmd").unwrap_or_default()).await

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use client::Key;
 use k8s_openapi::api::core::v1::Pod;
+use meta::Clock;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -24,14 +25,16 @@ pub(crate) use manifest::MIRROR;
 pub(crate) use source::follow;
 
 /// Where static pods come from.
-#[derive(Clone)]
-pub struct StaticPodOptions {
+pub(crate) struct StaticPodSource {
     /// A directory of manifests, or a single one.
     pub path: PathBuf,
     /// How often all manifests are read, even if no file seems to have changed.
     pub check_frequency: Duration,
     /// Decodes and validates manifests.
     pub decoder: Arc<dyn PodDecoder>,
+    /// The name of the node.
+    pub node: String,
+    pub clock: Arc<dyn Clock>,
 }
 
 /// Decodes pods as the API server does.

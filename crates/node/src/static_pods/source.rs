@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use client::Key;
 use k8s_openapi::api::core::v1::Pod;
-use meta::Clock;
 use supervisor::blocking;
 use tokio::time::Instant;
 
-use super::{StaticPodOptions, StaticPods, manifest};
+use super::{StaticPodSource, StaticPods, manifest};
 
 /// How often the directory is searched for changed files.
 const POLL: Duration = Duration::from_secs(1);
@@ -62,18 +61,16 @@ struct Manifest {
 
 /// The manifests of a directory.
 struct Source {
-    options: StaticPodOptions,
-    node: String,
-    clock: Arc<dyn Clock>,
+    from: StaticPodSource,
     files: BTreeMap<PathBuf, Manifest>,
     /// The last error of the directory, so that it is logged once.
     error: Option<String>,
 }
 
 /// Keeps `pods` up to date with the manifests, for ever.
-pub async fn follow(options: StaticPodOptions, node: String, clock: Arc<dyn Clock>, pods: Arc<StaticPods>) {
-    let frequency = options.check_frequency;
-    let mut source = Source { options, node, clock, files: BTreeMap::new(), error: None };
+pub async fn follow(from: StaticPodSource, pods: Arc<StaticPods>) {
+    let frequency = from.check_frequency;
+    let mut source = Source { from, files: BTreeMap::new(), error: None };
     let mut complete: Option<Instant> = None;
     let mut ticks = tokio::time::interval(POLL.min(frequency));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -113,7 +110,7 @@ impl Source {
                 let gone = error.kind() == io::ErrorKind::NotFound;
                 let message = error.to_string();
                 if self.error.as_ref() != Some(&message) {
-                    let path = self.options.path.display();
+                    let path = self.from.path.display();
                     tracing::warn!(%path, error = message, "reading the manifests of static pods failed; it is tried again");
                     self.error = Some(message);
                 }
@@ -127,7 +124,7 @@ impl Source {
 
     /// The manifests, in the order of their names. Hidden files are none.
     fn list(&self) -> io::Result<Vec<(PathBuf, Version)>> {
-        let path = &self.options.path;
+        let path = &self.from.path;
         let metadata = fs::metadata(path)?;
         if metadata.is_file() {
             return Ok(vec![(path.clone(), (&metadata).into())]);
@@ -181,7 +178,7 @@ impl Source {
         if text.len() as u64 > MAX_BYTES {
             return Err(format!("the file has more than {MAX_BYTES} bytes"));
         }
-        manifest::read(&*self.options.decoder, &text, path, &self.node, self.clock.now())
+        manifest::read(&*self.from.decoder, &text, path, &self.from.node, self.from.clock.now())
     }
 
     /// The pods by namespace and name. Of several with one name, the last file defines it.
@@ -216,16 +213,21 @@ mod tests {
 
     struct Epoch;
 
-    impl Clock for Epoch {
+    impl meta::Clock for Epoch {
         fn now(&self) -> jiff::Timestamp {
             jiff::Timestamp::UNIX_EPOCH
         }
     }
 
     fn source(path: &Path) -> Source {
-        let options =
-            StaticPodOptions { path: path.into(), check_frequency: Duration::from_secs(20), decoder: Arc::new(Json) };
-        Source { options, node: "n".into(), clock: Arc::new(Epoch), files: BTreeMap::new(), error: None }
+        let from = StaticPodSource {
+            path: path.into(),
+            check_frequency: Duration::from_secs(20),
+            decoder: Arc::new(Json),
+            node: "n".into(),
+            clock: Arc::new(Epoch),
+        };
+        Source { from, files: BTreeMap::new(), error: None }
     }
 
     fn names(pods: Option<BTreeMap<Key, Arc<Pod>>>) -> Vec<String> {

@@ -21,6 +21,8 @@ mod rootfs;
 mod streams;
 mod user;
 
+pub(crate) use rootfs::EMPTY_LAYER;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;

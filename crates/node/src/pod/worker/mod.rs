@@ -156,6 +156,9 @@ impl Worker {
         let allocation = if is_new { Allocation::of_spec(&pod) } else { Allocation::of_status(&pod) };
         Self {
             uid: text(&pod.metadata.uid).to_owned(),
+            backoffs: Backoffs::new(
+                shared.options.configuration.crash_loop_back_off.max_container_restart_period.get(),
+            ),
             shared,
             origin,
             mirror_uid: None,
@@ -167,7 +170,6 @@ impl Worker {
             base,
             waiting: BTreeMap::new(),
             holds: Holds::default(),
-            backoffs: Backoffs::default(),
             pulls: Pulls::default(),
             lost: None,
             probes: Probes::default(),

@@ -129,7 +129,7 @@ impl Worker {
             resolv_conf: Some(files::resolv_conf(&pod, &options.dns)),
             hosts: Some(hosts),
             cgroup_parent: qos.cgroup(&self.uid),
-            resources: resources::pod(spec, options.pod_pids_limit),
+            resources: resources::pod(spec, Some(options.configuration.pod_pids_limit)),
             labels: container::labels(&pod),
             annotations: BTreeMap::new(),
             log_directory: self.log_directory(),

@@ -185,6 +185,7 @@ impl Worker {
             }
             self.stage = Stage::Removed;
             self.admitted = None;
+            self.shared.known.shutdown.pod_ended(&self.uid);
         }
         if gone {
             return RESYNC;

@@ -16,6 +16,7 @@ use crate::pod::plan::{self, Plan, Role, Sandbox, Seen};
 use crate::pod::security;
 use crate::pod::spec::text;
 use crate::pod::status::Waiting;
+use crate::shutdown::TERMINATED;
 use crate::{env, volumes};
 
 /// Steps of a round, after which it reports the status and continues later.
@@ -100,6 +101,12 @@ impl Worker {
         if let Some(rejection) = self.rejected.take() {
             self.event(None, Severity::Warning, &rejection.reason, rejection.message.clone());
             return Some(self.fail(&rejection.reason, &format!("Pod was rejected: {}", rejection.message)).await);
+        }
+        if let Some(period) = self.shared.known.shutdown.period(&self.uid) {
+            let (reason, message) = TERMINATED;
+            let next = self.fail_within(period, reason, message).await;
+            self.shared.known.shutdown.pod_ended(&self.uid);
+            return Some(next);
         }
         if self.shared.admission.is_preempted(&self.uid) {
             let (reason, message) = PREEMPTING;
@@ -242,8 +249,13 @@ impl Worker {
     }
 
     async fn fail(&mut self, reason: &str, message: &str) -> Duration {
+        self.fail_within(Duration::MAX, reason, message).await
+    }
+
+    /// Ends the pod within its grace period, or within `limit` if that is shorter.
+    async fn fail_within(&mut self, limit: Duration, reason: &str, message: &str) -> Duration {
         self.failed = Some((reason.to_owned(), message.to_owned()));
-        self.stop_everything(self.grace()).await;
+        self.stop_everything(self.grace().min(limit)).await;
         self.stage = Stage::Ended;
         self.admitted = None;
         self.report(true).await.map_or(RESYNC, |u| u.retry)
