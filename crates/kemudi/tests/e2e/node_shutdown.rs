@@ -50,7 +50,7 @@ fn by_priority(s: &Story) {
     s.pod("late", json!({"nodeName": "e2e"}), vec![json!({"name": "c"})]);
     let late = s.phase("late", "Failed");
     assert_eq!(late["status"]["reason"], "NodeShutdown");
-    assert_eq!(late["status"]["message"], "Pod was rejected as the node is shutting down.");
+    assert_eq!(late["status"]["message"], "Pod was rejected: Pod was rejected as the node is shutting down.");
     assert!(s.cluster.wait_for_end(), "the server ends well");
     let status = { command }.wait().unwrap();
     assert!(status.success());

@@ -9,6 +9,8 @@ pub const TESTS: &[Case] = &[
     ("states::runs_out_of_memory", runs_out_of_memory),
     ("states::ends_as_its_containers_end", ends_as_its_containers_end),
     ("states::restarts_what_failed", restarts_what_failed),
+    ("states::a_rule_restarts_all_containers", a_rule_restarts_all_containers),
+    ("states::changed_images_restart_containers", changed_images_restart_containers),
     ("states::cannot_pull", cannot_pull),
     ("states::cannot_configure", cannot_configure),
     ("states::cannot_start", cannot_start),
@@ -210,4 +212,59 @@ fn nothing_comes_from_elsewhere(s: &Story) {
     let answer = s.exec("here", &["nslookup", "kubernetes.default.svc.cluster.local"]);
     let answer = String::from_utf8_lossy(&answer.stdout);
     assert!(answer.contains("10.96.0.1"), "{answer}");
+}
+
+/// Clauses: P10.restart-all P12.restart-all
+fn a_rule_restarts_all_containers(s: &Story) {
+    let out = s.cluster.directory.join(format!("{}-out", s.ns));
+    std::fs::create_dir_all(&out).unwrap();
+    let container = |name: &str, script: &str| {
+        json!({"name": name, "image": "kemudi.local/demo", "command": ["sh", "-c", script],
+            "volumeMounts": [{"name": "out", "mountPath": "/out"}, {"name": "tools", "mountPath": "/bin"}]})
+    };
+    let forever = "echo $0 >> /out/order; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let mut trigger = container(
+        "trigger",
+        "echo trigger >> /out/order; until test -e /out/go; do sleep 0.1; done; rm /out/go; exit 42",
+    );
+    trigger["restartPolicy"] = "Never".into();
+    trigger["restartPolicyRules"] =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "out", "hostPath": {"path": out}}, s.tools()],
+        "initContainers": [container("init", "echo init >> /out/order")],
+        "containers": [trigger, container("other", &forever.replace("$0", "other"))]});
+    s.create("pods", json!({"metadata": {"name": "p"}, "spec": spec}));
+    let ready = s.ready("p");
+    assert_eq!(condition(&ready, "AllContainersRestarting"), "False");
+    std::fs::write(out.join("go"), "").unwrap();
+    let restarted = s.until("pods/p", |p| {
+        let count = |list: &str, i: usize| p["status"][list][i]["restartCount"] == 1;
+        condition(p, "Ready") == "True"
+            && count("containerStatuses", 0)
+            && count("containerStatuses", 1)
+            && count("initContainerStatuses", 0)
+    });
+    let last = &restarted["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["exitCode"], 42);
+    assert_eq!(condition(&restarted, "AllContainersRestarting"), "False");
+    let order = std::fs::read_to_string(out.join("order")).unwrap();
+    let lines: Vec<&str> = order.lines().collect();
+    assert_eq!((lines.len(), lines[0], lines[3]), (6, "init", "init"), "{lines:?}");
+    assert_eq!(restarted["status"]["podIP"], ready["status"]["podIP"], "the sandbox stays");
+}
+
+/// Clauses: P06.observed-generation P08.definition-changed
+fn changed_images_restart_containers(s: &Story) {
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    s.shell_pod("p", script, never(), json!({}));
+    let first = s.ready("p");
+    s.ok(&["set", "image", "pod/p", "c=kemudi.local/demo:latest"]);
+    let second = s.until("pods/p", |p| {
+        p["status"]["containerStatuses"][0]["restartCount"] == 1 && condition(p, "Ready") == "True"
+    });
+    assert_eq!(second["status"]["observedGeneration"], second["metadata"]["generation"]);
+    assert_ne!(first["metadata"]["generation"], second["metadata"]["generation"]);
+    let message = "Container c definition changed, will be restarted";
+    assert!(s.events("p").contains(&("Killing".to_owned(), message.to_owned())), "{:?}", s.events("p"));
 }

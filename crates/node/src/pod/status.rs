@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
 
-use super::plan::{KILLED, restarts};
+use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use crate::admission::PREEMPTING;
@@ -399,6 +399,20 @@ fn ready(pod: &Pod, containers: &Verdict) -> Verdict {
     Verdict::no("ReadinessGatesNotReady", message)
 }
 
+/// The verdict on whether all containers restart because of a restart rule.
+fn restarting(phase: &str, is_triggered: bool) -> Verdict {
+    match phase {
+        "Succeeded" => Verdict::no("PodCompleted", String::new()),
+        "Failed" => Verdict::no("PodFailed", String::new()),
+        _ if is_triggered => Verdict {
+            status: true,
+            reason: Some("RestartAllContainersStarted"),
+            message: Some("container exited with restart policy rule".into()),
+        },
+        _ => Verdict { status: false, reason: None, message: None },
+    }
+}
+
 /// The conditions the agent owns, in upstream's order.
 pub const CONDITIONS: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
@@ -452,6 +466,10 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
         conditions.push(condition("DisruptionTarget", verdict));
     }
+    if may_restart_all(pod) {
+        let trigger = restart_all_at(pod, facts.newest.values(), facts.killed);
+        conditions.push(condition("AllContainersRestarting", restarting(phase, trigger.is_some())));
+    }
     for r in facts.resizing {
         let verdict = Verdict { status: true, reason: r.reason, message: r.message.clone() };
         conditions.push(PodCondition { observed_generation: r.generation, ..condition(r.kind, verdict) });
@@ -464,6 +482,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         (Some(ip), _) => Some(ip.to_owned()),
         (None, _) => old.and_then(|s| s.pod_ip.clone()),
     };
+    let pod_resources = pod.spec.as_ref().and_then(|s| s.resources.clone());
     let host_ip = (!facts.host_ip.is_empty()).then(|| facts.host_ip.to_owned());
     PodStatus {
         phase: Some(phase.to_owned()),
@@ -482,6 +501,8 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         container_statuses: some(app),
         ephemeral_container_statuses: some(ephemeral),
         observed_generation: generation,
+        resources: pod_resources.clone(),
+        allocated_resources: pod_resources.and_then(|r| r.requests),
         ..PodStatus::default()
     }
 }

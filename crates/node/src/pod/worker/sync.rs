@@ -136,6 +136,7 @@ impl Worker {
                 sandbox: seen.state(),
                 sandbox_id: seen.id(),
                 newest: &seen.newest,
+                previous: &seen.previous,
                 health: &health,
                 backoffs: &self.backoffs,
                 killed: &self.killed,
@@ -181,6 +182,10 @@ impl Worker {
         if !plan.kill.is_empty() || plan.finished {
             // Stopping may take as long as the grace period.
             self.start_permit = None;
+        }
+        if plan.restarts_all && !plan.kill.is_empty() {
+            // The status shows why containers end.
+            self.report(false).await;
         }
         for kill in &plan.kill {
             self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
