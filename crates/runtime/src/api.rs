@@ -428,6 +428,17 @@ pub struct Security {
     pub apparmor: Option<String>,
 }
 
+/// The user and groups of a process, as the container sees them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerUser {
+    /// The user.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// All groups.
+    pub groups: Vec<u32>,
+}
+
 /// How large the log of a container becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLimits {
@@ -518,7 +529,9 @@ pub struct Container {
     pub image: String,
     /// `repository@sha256:…` of a pulled image, else `sha256:…` of its configuration.
     pub image_id: String,
-    /// The same of the images that it mounts.
+    /// The ids of its first process when it starts; `None` if its user cannot be found in the image.
+    pub user: Option<ContainerUser>,
+    /// The same as `image_id` of the images that it mounts.
     pub mounted_images: Vec<String>,
     /// The state.
     pub state: ContainerState,

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{ContainerConfig, ContainerState, IdRange, LogLimits, Mount, PodConfig, Timestamp};
+use crate::api::{ContainerConfig, ContainerState, ContainerUser, IdRange, LogLimits, Mount, PodConfig, Timestamp};
 use crate::cgroup::CgroupDirectory;
 use crate::records::VERSION;
 use crate::seccomp::Program;
@@ -65,6 +65,9 @@ pub struct ContainerRecord {
     pub hostname: String,
     /// The request's mounts and the runtime's own, in mounting order.
     pub mounts: Vec<Mount>,
+    /// The ids of the first process, as far as they are known from the image.
+    #[serde(default)]
+    pub user: Option<ContainerUser>,
     /// The images among the sources of mounts, by their names in the request.
     #[serde(default)]
     pub mounted_images: BTreeMap<String, MountedImage>,
@@ -102,6 +105,8 @@ pub struct ContainerSummary {
     pub created_at: Timestamp,
     pub image_id: String,
     #[serde(default)]
+    pub user: Option<ContainerUser>,
+    #[serde(default)]
     pub mounted_images: BTreeMap<String, MountedImage>,
     pub config: ConfigSummary,
     pub cgroups: Vec<CgroupDirectory>,
@@ -133,6 +138,7 @@ impl ContainerRecord {
             pod: self.pod.clone(),
             created_at: self.created_at,
             image_id: self.image_id.clone(),
+            user: self.user.clone(),
             mounted_images: self.mounted_images.clone(),
             config: ConfigSummary {
                 name: config.name.clone(),

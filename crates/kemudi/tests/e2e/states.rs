@@ -259,7 +259,7 @@ fn changed_images_restart_containers(s: &Story) {
     let script = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
     s.shell_pod("p", script, never(), json!({}));
     let first = s.ready("p");
-    s.ok(&["set", "image", "pod/p", "c=kemudi.local/demo:latest"]);
+    s.ok(&["set", "image", "pod/p", "c=kemudi.local/demo"]);
     let second = s.until("pods/p", |p| {
         p["status"]["containerStatuses"][0]["restartCount"] == 1 && condition(p, "Ready") == "True"
     });

@@ -15,6 +15,7 @@ fn container(name: &str, state: &str) -> Container {
         attempt: 0,
         image: String::new(),
         image_id: String::new(),
+        user: None,
         mounted_images: Vec::new(),
         state: if state == "created" { ContainerState::Created } else { kind },
         pid: None,

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState as State, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
+    ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodStatus,
+    ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
@@ -90,6 +91,12 @@ fn mounts(requested: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>
         }
     };
     requested.filter(|all| !all.is_empty()).map(|all| all.iter().map(status).collect())
+}
+
+fn user(user: &runtime::ContainerUser) -> ContainerUser {
+    let groups = user.groups.iter().map(|g| i64::from(*g)).collect();
+    let linux = LinuxContainerUser { uid: user.uid.into(), gid: user.gid.into(), supplemental_groups: Some(groups) };
+    ContainerUser { linux: Some(linux) }
 }
 
 const RUNTIME_PREFIX: &str = "kemudi://";
@@ -178,6 +185,7 @@ impl Facts<'_> {
             out.image = full;
         }
         out.image_id = c.image_id.clone();
+        out.user = c.user.as_ref().map(user);
         out.last_state = self.previous.get(name).map(|p| self.terminated(p));
         match c.state {
             ContainerState::Running => {

@@ -7,10 +7,11 @@
 //! *    /attach/NS/POD/CONTAINER          stdin stdout stderr tty            (WebSocket, SPDY)
 //! *    /portForward/NS/POD               port…                              (WebSocket, SPDY, SPDY inside WebSocket)
 //! POST /run/NS/POD/CONTAINER             cmd
+//! POST /checkpoint/NS/POD/CONTAINER      always fails
 //! GET  /healthz[/ping|log|syncloop]  /pods  /runningpods/  /configz  /logs/…
 //! GET  /stats/summary  /metrics  /metrics/resource  /metrics/cadvisor  /metrics/probes
 //! ```
-//! Left out: `/checkpoint`, profiles, flags that change while the agent runs.
+//! Left out: checkpoints, profiles, flags that change while the agent runs.
 
 mod absent;
 mod access;
@@ -232,7 +233,13 @@ impl Handle {
             ["pods" | "runningpods" | "configz" | "containerLogs" | "logs" | "stats" | "metrics", ..] if !get => {
                 Err(Error::MethodNotAllowed("GET"))
             }
-            ["run", ..] => Err(Error::MethodNotAllowed("POST")),
+            ["run" | "checkpoint", ..] if request.method() != Method::POST => Err(Error::MethodNotAllowed("POST")),
+            ["checkpoint", ns, pod, container] => match self.containers(ns, pod, container).await?.is_empty() {
+                true => Err(Error::NotFound("pod does not exist".into())),
+                false => Err(Error::Internal(format!(
+                    "checkpointing of {ns}/{pod}/{container} failed (this runtime cannot checkpoint containers)"
+                ))),
+            },
             ["pods"] => pods::bound(self),
             ["runningpods"] => pods::running(self).await,
             ["configz"] => Ok(configz::serve(&self.options)),

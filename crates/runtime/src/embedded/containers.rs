@@ -1,7 +1,7 @@
 //! Containers: creates the record from which a shim starts them, then starts, stops and removes them.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::api::*;
 use crate::cgroup::{self, Devices};
 use crate::image::{Image, Sha256};
 use crate::records::{self, VERSION};
-use crate::shim::EMPTY_LAYER;
+use crate::shim::{EMPTY_LAYER, MAX_ACCOUNTS, resolve_user};
 use crate::spec::{Call, ContainerRecord, ContainerSummary, MountedImage, PodRecord, StateRecord};
 use crate::{beneath, image, seccomp};
 
@@ -32,6 +32,7 @@ impl ContainerEntry {
             attempt: record.config.attempt,
             image: record.config.image.clone(),
             image_id: record.image_id.clone(),
+            user: record.user.clone(),
             mounted_images: record.mounted_images.values().map(|image| image.id.clone()).collect(),
             state: state.state,
             pid: state.pid,
@@ -125,6 +126,24 @@ impl Inner {
         records::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
     }
 
+    /// The ids of a process of the image. The container resolves them again when it starts, since a volume may have other accounts.
+    fn user(&self, image: &Image, security: &Security) -> Option<ContainerUser> {
+        let read = |path: &str| {
+            let files = image.layers.iter().rev().filter_map(|layer| {
+                let layer = self.images.layers_root().join(layer);
+                let file = beneath::Directory::open(&layer, beneath::Links::Inside).ok()?.read(Path::new(path)).ok()?;
+                let mut text = Vec::new();
+                file.take(MAX_ACCOUNTS).read_to_end(&mut text).ok()?;
+                Some(String::from_utf8_lossy(&text).into_owned())
+            });
+            files.into_iter().next().unwrap_or_default()
+        };
+        let requested = (security.run_as_user, security.run_as_group);
+        let groups = (security.supplemental_groups.as_slice(), security.strict_groups);
+        let user = resolve_user(&image.config.user, requested, groups, &read("etc/passwd"), &read("etc/group")).ok()?;
+        Some(ContainerUser { uid: user.uid, gid: user.gid, groups: user.groups })
+    }
+
     /// The images among the sources of mounts. Errors if one is not present, or has no file at the path of a mount.
     fn mounted_images(&self, mounts: &[Mount]) -> Result<BTreeMap<String, MountedImage>> {
         let mut out = BTreeMap::new();
@@ -202,6 +221,7 @@ impl Inner {
             }
         }
         let mounted_images = self.mounted_images(&requested)?;
+        let user = self.user(image, security);
         let mut mounts = Vec::new();
         let hosts = [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")];
         for (name, target) in hosts {
@@ -237,6 +257,7 @@ impl Inner {
             image_user: image.config.user.clone(),
             hostname: pod.config.hostname.clone(),
             mounts,
+            user,
             mounted_images,
             shm: if pod.config.host_ipc { "/dev/shm".into() } else { directory.join("shm") },
             user_namespace: pod.config.user_namespace,
