@@ -18,6 +18,7 @@ use runtime::{Container, ContainerState};
 use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
+use super::totals;
 use crate::admission::PREEMPTING;
 use crate::resources::{is_sidecar, qos};
 use crate::shutdown::TERMINATED;
@@ -490,7 +491,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         (Some(ip), _) => Some(ip.to_owned()),
         (None, _) => old.and_then(|s| s.pod_ip.clone()),
     };
-    let pod_resources = pod.spec.as_ref().and_then(|s| s.resources.clone());
+    let pod_resources = pod.spec.as_ref().filter(|_| facts.details == Details::All).and_then(totals::of_pod);
     let host_ip = (!facts.host_ip.is_empty()).then(|| facts.host_ip.to_owned());
     PodStatus {
         phase: Some(phase.to_owned()),
