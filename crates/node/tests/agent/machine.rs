@@ -33,12 +33,12 @@ impl meta::Rng for Count {
     }
 }
 
-/// The agents of these tests have no static pods.
-struct NoManifests;
+/// Takes manifests in JSON as they are.
+struct Manifests;
 
-impl node::PodDecoder for NoManifests {
-    fn decode(&self, _: &str) -> Result<Value, String> {
-        Err("no manifests".into())
+impl node::PodDecoder for Manifests {
+    fn decode(&self, manifest: &str) -> Result<Value, String> {
+        serde_json::from_str(manifest).map_err(|e| e.to_string())
     }
 
     fn validate(&self, _: &Value) -> Result<(), String> {
@@ -141,9 +141,10 @@ impl Machine {
             configuration: KubeletConfiguration {
                 max_pods: self.max_pods,
                 seccomp_default: self.seccomp_default,
+                static_pod_path: self.manifests().display().to_string(),
                 ..KubeletConfiguration::default()
             },
-            decoder: Arc::new(NoManifests),
+            decoder: Arc::new(Manifests),
             sysctls: node::Allowlist::default(),
             address: [0, 0, 0, 0].into(),
             port: 10250,
@@ -169,6 +170,11 @@ impl Machine {
         let configuration = self.directory.path().join("registries.yaml");
         let limits = distribution::Limits { response: std::time::Duration::from_secs(2), ..Default::default() };
         distribution::Puller::new(self.embedded.images().clone(), configuration, limits)
+    }
+
+    /// The directory of static pods.
+    pub fn manifests(&self) -> PathBuf {
+        self.directory.path().join("manifests")
     }
 
     pub async fn stop(&mut self) {
