@@ -122,9 +122,7 @@ pub async fn dispatch(
         shared.services.synced().await;
         follow_node(&shared, &node).await;
         // What belongs to static pods is known when their manifests have been read.
-        while static_pods.desired().is_none() {
-            tokio::time::sleep(MANIFESTS).await;
-        }
+        let _ = tokio::time::timeout(MANIFESTS, static_pods.read()).await;
     };
     tokio::pin!(answered);
     loop {
@@ -135,7 +133,11 @@ pub async fn dispatch(
         }
     }
     workers.update_static(&shared, &wakes).await;
-    remove_orphans(&shared, &pods).await;
+    if static_pods.desired().is_some() {
+        remove_orphans(&shared, &pods).await;
+    } else {
+        tracing::warn!("the manifests of static pods cannot be read; what is left of deleted pods stays");
+    }
     loop {
         let keys = std::mem::take(&mut *touched.lock());
         let mut newcomers: Vec<Newcomer> = keys
@@ -166,8 +168,8 @@ pub async fn dispatch(
     }
 }
 
-/// How often the agent checks whether the manifests of static pods have been read.
-const MANIFESTS: Duration = Duration::from_millis(20);
+/// How long the agent waits for the manifests of static pods before it processes the pods of the API.
+const MANIFESTS: Duration = Duration::from_secs(10);
 
 /// The priority by which static pods are admitted: all of them are critical, as upstream.
 const STATIC_PRIORITY: i64 = 2_000_001_000;
@@ -324,7 +326,12 @@ impl Workers {
             let newcomer = match static_newcomer(shared, &pod).await {
                 Ok(newcomer) => newcomer,
                 Err(error) => {
-                    tracing::warn!(%key, error, "starting a static pod failed");
+                    tracing::warn!(%key, error, "starting a static pod failed; it is tried again");
+                    let known = shared.known.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(AGAIN).await;
+                        known.static_pods.retry();
+                    });
                     continue;
                 }
             };

@@ -11,6 +11,8 @@ pub const TESTS: &[Case] = &[
     ("states::restarts_what_failed", restarts_what_failed),
     ("states::a_rule_restarts_all_containers", a_rule_restarts_all_containers),
     ("states::changed_images_restart_containers", changed_images_restart_containers),
+    ("states::shows_users_and_resources", shows_users_and_resources),
+    ("states::long_host_names_are_refused", long_host_names_are_refused),
     ("states::cannot_pull", cannot_pull),
     ("states::cannot_configure", cannot_configure),
     ("states::cannot_start", cannot_start),
@@ -267,4 +269,31 @@ fn changed_images_restart_containers(s: &Story) {
     assert_ne!(first["metadata"]["generation"], second["metadata"]["generation"]);
     let message = "Container c definition changed, will be restarted";
     assert!(s.events("p").contains(&("Killing".to_owned(), message.to_owned())), "{:?}", s.events("p"));
+}
+
+/// Clauses: P05.status-user P12.status-resources
+fn shows_users_and_resources(s: &Story) {
+    let security = json!({"runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [4000]});
+    let resources = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    s.shell_pod("p", script, json!({"securityContext": security}), json!({"resources": resources}));
+    let status = s.ready("p")["status"].clone();
+    let user = json!({"linux": {"uid": 1000, "gid": 3000, "supplementalGroups": [3000, 4000]}});
+    assert_eq!(status["containerStatuses"][0]["user"], user);
+    assert_eq!(s.sh("p", "id -u; id -g; id -G"), "1000\n3000\n3000 4000\n");
+    assert_eq!(status["resources"], resources);
+    assert_eq!(status["allocatedResources"], resources["requests"]);
+}
+
+/// Clauses: P01.fqdn
+fn long_host_names_are_refused(s: &Story) {
+    let hostname = "h".repeat(60);
+    s.shell_pod("p", "true", json!({"hostname": hostname, "subdomain": "sub", "setHostnameAsFQDN": true}), json!({}));
+    let full = format!("{hostname}.sub.{}.svc.cluster.local", s.ns);
+    let message = format!(
+        "Failed to create pod sandbox: failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too \
+         long (64 characters is the max, {} characters requested)",
+        full.len()
+    );
+    assert_eq!(s.event("p", "FailedCreatePodSandBox"), message);
 }

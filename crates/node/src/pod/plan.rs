@@ -86,9 +86,8 @@ pub fn restarts(pod: &Pod, c: &Spec, exit_code: i32) -> bool {
         Some(own) => own,
         None => pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always"),
     };
-    match restart_rule(c, exit_code) {
-        Some("Restart" | RESTART_ALL) => return true,
-        _ => {}
+    if let Some("Restart" | RESTART_ALL) = restart_rule(c, exit_code) {
+        return true;
     }
     match policy {
         "Never" => false,

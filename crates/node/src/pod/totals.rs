@@ -17,7 +17,7 @@ pub fn of_pod(spec: &PodSpec) -> Option<ResourceRequirements> {
     let limits = total(spec, |r| r.limits.as_ref());
     let some = |amounts: Amounts| (!amounts.is_empty()).then_some(amounts);
     let (requests, limits) = (some(requests), some(limits));
-    (requests.is_some() || limits.is_some()).then(|| ResourceRequirements { requests, limits, claims: None })
+    (requests.is_some() || limits.is_some()).then_some(ResourceRequirements { requests, limits, claims: None })
 }
 
 /// The sum of the containers, or what the init containers need at a time if that is more. Resources of the pod replace those of its

@@ -19,7 +19,7 @@ use client::Key;
 use k8s_openapi::api::core::v1::Pod;
 use meta::Clock;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 pub(crate) use manifest::MIRROR;
 pub(crate) use source::follow;
@@ -51,6 +51,8 @@ pub(crate) struct StaticPods {
     state: Mutex<State>,
     /// Notified after each change of the pods.
     changed: Notify,
+    /// Whether the manifests have been read.
+    read: watch::Sender<bool>,
     mirrors_changed: Notify,
 }
 
@@ -74,6 +76,7 @@ impl StaticPods {
 
     fn set_desired(&self, pods: BTreeMap<Key, Arc<Pod>>) {
         self.state.lock().desired = Some(pods);
+        self.read.send_replace(true);
         self.changed.notify_one();
         self.mirrors_changed.notify_one();
     }
@@ -81,6 +84,19 @@ impl StaticPods {
     /// Records that the node has no manifests.
     pub fn set_none(&self) {
         self.set_desired(BTreeMap::new());
+    }
+
+    /// Waits until the manifests have been read for the first time.
+    pub async fn read(&self) {
+        let mut read = self.read.subscribe();
+        if read.wait_for(|is_read| *is_read).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Lets pods that could not be started be tried again.
+    pub fn retry(&self) {
+        self.changed.notify_one();
     }
 
     /// Waits until the manifests have changed.
