@@ -154,12 +154,13 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         .map_err(wrong)
 }
 
-/// The configuration of the node.
+/// The configuration of the node. The disk of the machine may be fuller than a node's should be.
 fn kubelet_configuration(directory: &Path) -> String {
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodPidsLimit: 512\nstaticPodPath: {}\n\
          shutdownGracePeriod: 20s\nshutdownGracePeriodCriticalPods: 10s\nnodeStatusMaxImages: 40\n\
-         kubeReserved: {{memory: 64Mi}}\nsyncFrequency: 1m\n",
+         kubeReserved: {{memory: 64Mi}}\nsyncFrequency: 1m\n\
+         evictionHard: {{memory.available: 100Mi, nodefs.available: 1%}}\n",
         directory.join(MANIFESTS).display()
     )
 }

@@ -50,7 +50,7 @@ fn id(pod: &Value) -> String {
     pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned()
 }
 
-/// Clauses: P19
+/// Clauses: P19.mirror P19.pods-api
 fn with_mirror(s: &Story) {
     write(s, "web", &manifest(s, "web", FOREVER, json!({})));
     let pod = s.ready("web-e2e");
@@ -83,7 +83,7 @@ fn with_mirror(s: &Story) {
     remove(s, "web");
 }
 
-/// Clauses: P19
+/// Clauses: P19.changed
 fn changes(s: &Story) {
     let out = s.cluster.directory.join(format!("{}-out", s.ns));
     std::fs::create_dir_all(&out).unwrap();
@@ -110,7 +110,7 @@ fn changes(s: &Story) {
     remove(s, "web");
 }
 
-/// Clauses: P19
+/// Clauses: P19.deleted-mirror
 fn deleted_mirror(s: &Story) {
     write(s, "web", &manifest(s, "web", FOREVER, json!({})));
     let first = s.ready("web-e2e");
@@ -123,7 +123,7 @@ fn deleted_mirror(s: &Story) {
     remove(s, "web");
 }
 
-/// Clauses: P19
+/// Clauses: P19.refused
 fn unusable(s: &Story) {
     write(s, "secret", &manifest(s, "secret", FOREVER, json!({"imagePullSecrets": [{"name": "s"}]})));
     write(s, "account", &manifest(s, "account", FOREVER, json!({"serviceAccountName": "default"})));
@@ -147,7 +147,7 @@ fn unusable(s: &Story) {
     remove(s, "good");
 }
 
-/// Clauses: P19
+/// Clauses: P19.foreign-mirror
 fn foreign_mirrors(s: &Story) {
     let annotations = json!({"kubernetes.io/config.mirror": "0123456789abcdef"});
     s.create(
@@ -158,7 +158,7 @@ fn foreign_mirrors(s: &Story) {
     s.gone("pods/false-mirror");
 }
 
-/// Clauses: P19
+/// Clauses: P19.adopted
 fn adopted(s: &Story) {
     write(s, "stays", &manifest(s, "stays", FOREVER, json!({})));
     write(s, "goes", &manifest(s, "goes", FOREVER, json!({})));

@@ -14,7 +14,6 @@ fn text(text: &str) -> Result<(KubeletConfiguration, Vec<String>), String> {
     KubeletConfiguration::read(&path).map_err(|e| e.to_string().replace(path.to_str().unwrap(), "FILE"))
 }
 
-/// Clauses: P19
 #[test]
 fn an_empty_configuration_is_the_default() {
     let (configuration, ignored) = read(json!({})).unwrap();

@@ -166,7 +166,7 @@ mod tests {
         json!({"metadata": {"name": "web"}, "spec": spec})
     }
 
-    /// Clauses: P19
+    /// Clauses: P19.manifest
     #[test]
     fn a_manifest_becomes_a_pod_of_the_node() {
         let pod = pod(manifest(json!({}))).unwrap();

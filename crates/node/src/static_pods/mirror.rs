@@ -165,7 +165,7 @@ mod tests {
         Key::new("default", "web-n")
     }
 
-    /// Clauses: P19
+    /// Clauses: P19.mirror
     #[test]
     fn a_mirror_pod_belongs_to_the_node() {
         let mirror = mirror_pod(&static_pod("u1"), "n", "node-uid");

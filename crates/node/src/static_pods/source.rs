@@ -240,7 +240,7 @@ mod tests {
         )
     }
 
-    /// Clauses: P19
+    /// Clauses: P19.directory
     #[test]
     fn files_are_added_changed_and_removed() {
         let directory = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ async fn container(m: &Machine, is_met: impl Fn(&runtime::Container) -> bool) ->
     panic!("no such container runs: {:?}", m.embedded.list_containers().await);
 }
 
-/// Clauses: P19
+/// Clauses: P19.without-api P19.restart
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn static_pods_run_while_the_api_is_away() {
     let mut m = Machine::new().await;
