@@ -152,6 +152,12 @@ impl Facts<'_> {
         }
     }
 
+    /// Whether a container that has ended will be replaced by one of another image.
+    fn is_replaced(&self, spec: Option<&Spec>, c: &Container) -> bool {
+        let is_changed = spec.is_some_and(|s| s.image.as_deref().unwrap_or_default() != c.image);
+        !self.has_ended && self.killed.contains(&c.id) && is_changed
+    }
+
     /// The status of one container. `ready_rule` defines its readiness.
     fn container(&self, name: &str, image: &str, spec: Option<&Spec>, default_reason: &str) -> ContainerStatus {
         let newest = self.newest.get(name);
@@ -202,6 +208,11 @@ impl Facts<'_> {
                     // It will start again: its state is why it waits, and its last state how it ended.
                     Some(w) if !self.has_ended => {
                         out.state = Some(Self::waiting_state(&w.reason, Some(&w.message)));
+                        out.last_state = Some(ended);
+                    }
+                    // It was stopped because its image changed. Reported as ended, it could not run again under any policy.
+                    None if self.is_replaced(spec, c) => {
+                        out.state = Some(Self::waiting_state(default_reason, None));
                         out.last_state = Some(ended);
                     }
                     _ => out.state = Some(ended),
