@@ -15,7 +15,7 @@ use crate::trace::Trace;
 use crate::{Server, audit, compress, flow, inflight, placement, table};
 use auth::{Attributes, User};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response};
 use meta::Status;
 use registry::{Resource, Warnings};
 use std::sync::Arc;
@@ -302,17 +302,10 @@ impl Server {
             trace.annotate("k8s.io/deprecated", &true);
         }
         let cbor = self.options.cbor;
-        let whole = target.subresource.is_empty().then(|| row.clone());
         let (warned, trace) = (warnings.clone(), trace.clone());
         let call =
             Call { parts, body, query, target, verb, user, attributes, negotiated, warnings: warned, trace, cbor };
         let answer = placement::execute(self, call, row).await;
-        if let (Some(row), Ok(r)) = (whole, &answer)
-            && r.status() == StatusCode::CREATED
-            && let Some(text) = self.options.not_carried_out.get(&row.group_resource())
-        {
-            warnings.push((*text).to_owned());
-        }
         Ok(with_warnings(answer, &warnings, &negotiated)?)
     }
 

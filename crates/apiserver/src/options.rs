@@ -2,7 +2,6 @@
 
 use crate::audit::Audit;
 use client::https::{ClientIdentity, Reach};
-use meta::GroupResource;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -29,8 +28,6 @@ pub struct Options {
     pub flags: BTreeMap<String, String>,
     /// The audit configuration; none disables it.
     pub audit: Option<Audit>,
-    /// Returns a warning for creates of a resource that is stored but not implemented by this installation.
-    pub not_carried_out: BTreeMap<GroupResource, &'static str>,
     /// Whether CBOR is enabled.
     pub cbor: bool,
     /// Worker threads for long requests ([`crate::workers::runtime`]); without them, long requests execute where they
@@ -52,7 +49,6 @@ impl Default for Options {
             endpoints: Reach::Network,
             flags: BTreeMap::new(),
             audit: None,
-            not_carried_out: BTreeMap::new(),
             cbor: false,
             workers: None,
         }

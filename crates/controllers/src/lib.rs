@@ -39,6 +39,7 @@ pub mod resourcequota;
 mod scale;
 pub mod serviceaccounttokens;
 pub mod servicecidrs;
+pub mod servicelb;
 mod start;
 pub mod statefulset;
 pub mod storageprotection;

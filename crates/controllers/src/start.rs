@@ -6,7 +6,7 @@ use crate::{
     bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, devicetainteviction, disruption,
     endpointslice, ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace,
     nodelifecycle, per_namespace, persistentvolume, podgc, replicaset, resourceclaim, resourcequota,
-    serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl, ttlafterfinished,
+    serviceaccounttokens, servicecidrs, servicelb, statefulset, storageprotection, ttl, ttlafterfinished,
     validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
@@ -37,6 +37,8 @@ pub struct Options {
     pub server: Client,
     /// The ranges of service addresses (`--service-cluster-ip-range`). Empty: the default ServiceCIDR is not kept.
     pub service_ranges: Vec<String>,
+    /// The addresses of load balancers (`--load-balancer-cidr`). None: services get none.
+    pub load_balancers: Option<servicelb::Pool>,
 }
 
 /// A running controller.
@@ -125,6 +127,7 @@ const CONTROLLERS: &[Row] = &[
         Box::pin(storageprotection::run(storageprotection::classes(), c))
     }),
     Row("service-cidrs-controller", "servicecidrs", ServiceAccount, |c, _| Box::pin(servicecidrs::run(c))),
+    Row("service-controller", "service", ServiceAccount, |c, o| Box::pin(servicelb::run(c, o.load_balancers))),
     Row("pod-garbage-collector", "orphaned_pods_nodes", ServiceAccount, |c, o| {
         Box::pin(podgc::run(c, o.terminated_pods))
     }),

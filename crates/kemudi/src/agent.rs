@@ -6,7 +6,8 @@ use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
 use distribution::{Limits, Puller};
-use meta::{Clock, GroupResource, Rng};
+use meta::{Clock, Rng};
+use network::policies::{Options as PolicyOptions, PolicyRules};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
@@ -84,6 +85,8 @@ pub struct Environment {
     pub client: Client,
     /// For the service proxy, the DNS server and the routes to other nodes.
     pub informers: Informers,
+    /// For network policies: reads the pods of all nodes, which the node itself may not.
+    pub policy_informers: Informers,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub shutdown: Shutdown,
@@ -106,6 +109,7 @@ impl Config {
             pod_range: self.pod_range,
             cluster_range: self.cluster.pods,
             service_range: self.cluster.services,
+            load_balancer_range: self.cluster.load_balancers,
             tunnel: self.node_ip,
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
@@ -120,7 +124,18 @@ impl Config {
             node_namespace: None,
             cluster_range: self.cluster.pods,
             service_range: self.cluster.services,
+            load_balancer_range: self.cluster.load_balancers,
             own_ports,
+        }
+    }
+
+    fn policies(&self) -> PolicyOptions {
+        let network = self.network();
+        PolicyOptions {
+            bridge: network.bridge(),
+            id: network.id,
+            node_namespace: network.node_namespace,
+            dns: Some(self.cluster.dns),
         }
     }
 
@@ -134,12 +149,6 @@ pub struct RunningNode {
     /// The listeners of the agent's API, which end when the last request has been answered after the shutdown.
     pub listeners: Component,
     pub handle: node::Handle,
-}
-
-/// Resources that the API stores but this node does not implement, with a warning for each.
-pub fn not_carried_out() -> BTreeMap<GroupResource, &'static str> {
-    let policies = GroupResource { group: "networking.k8s.io".into(), resource: "networkpolicies".into() };
-    [(policies, "network policies are stored but not enforced: every pod can still reach every other pod")].into()
 }
 
 /// Opens the pod network. Its packet rules are in place before any address of the cluster can be used.
@@ -197,6 +206,8 @@ pub async fn start(
     let node_ip = config.node_ip.unwrap_or(gateway);
     // The path is in volumes, and only a volume with this very path is removed.
     let volumes = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?.join("volumes");
+    let gate = network.gate();
+    gate.close();
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
@@ -249,7 +260,17 @@ pub async fn start(
         proxy::run(proxy::Options {
             informers: shared.clone(),
             rules: rules.clone(),
-            node_name: name.clone(),
+            role: proxy::Role::Node(name.clone()),
+            shutdown: shutdown.clone(),
+        })
+    });
+    let policies = Arc::new(PolicyRules::open(config.policies())?);
+    let (informers, shutdown) = (environment.policy_informers.clone(), environment.shutdown.clone());
+    node.spawn("network-policies", OnEnd::Restart, move || {
+        proxy::policies::run(proxy::policies::Options {
+            informers: informers.clone(),
+            gate: gate.clone(),
+            rules: policies.clone(),
             shutdown: shutdown.clone(),
         })
     });
@@ -318,6 +339,7 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     Embedded::purge(&config.runtime(no_clock())).await?;
     if remains == Remains::All {
         ServiceRules::purge(&config.services(Vec::new())).await?;
+        PolicyRules::purge(&config.policies()).await?;
         PodNetwork::purge(&config.network()).await?;
     }
     // Volumes of pods that were not terminated.

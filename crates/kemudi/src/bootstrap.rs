@@ -144,6 +144,9 @@ pub async fn dns(registry: &Registry, cluster_ip: Ipv4Addr, servers: &[Endpoint]
 /// The group of bootstrap tokens for nodes.
 pub const JOINING: &str = "system:bootstrappers:kemudi:nodes";
 
+/// The user who reads what network policies depend on. Nodes impersonate it: as themselves they read their own pods only.
+pub const POLICY_READER: &str = "system:kemudi:network-policies";
+
 /// The permissions of machines that join the cluster, and of nodes besides those that the Node authorizer gives them.
 async fn joining(registry: &Registry) -> Result<(), Status> {
     const RBAC: &str = "rbac.authorization.k8s.io";
@@ -162,6 +165,23 @@ async fn joining(registry: &Registry) -> Result<(), Status> {
                 read(json!([""]), json!(["persistentvolumes", "persistentvolumeclaims"])),
                 read(json!(["storage.k8s.io"]), json!(["storageclasses"])),
                 json!({"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["create", "update", "delete"]}),
+            ],
+        ),
+        (
+            "clusterroles",
+            "",
+            "kemudi:impersonate-network-policies",
+            vec![
+                json!({"apiGroups": [""], "resources": ["users"], "resourceNames": [POLICY_READER], "verbs": ["impersonate"]}),
+            ],
+        ),
+        (
+            "clusterroles",
+            "",
+            "kemudi:network-policies",
+            vec![
+                read(json!([""]), json!(["pods", "namespaces"])),
+                read(json!(["networking.k8s.io"]), json!(["networkpolicies"])),
             ],
         ),
         (
@@ -187,6 +207,13 @@ async fn joining(registry: &Registry) -> Result<(), Status> {
     let approver = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller"});
     let bindings = [
         ("", "kemudi:node", "kemudi:node".to_owned(), nodes()),
+        ("", "kemudi:impersonate-network-policies", "kemudi:impersonate-network-policies".to_owned(), nodes()),
+        (
+            "",
+            "kemudi:network-policies",
+            "kemudi:network-policies".to_owned(),
+            json!({"kind": "User", "apiGroup": RBAC, "name": POLICY_READER}),
+        ),
         (cluster_network::NAMESPACE, "kemudi:cluster-network", "kemudi:cluster-network".to_owned(), nodes()),
         (
             "kube-public",

@@ -41,6 +41,8 @@ pub struct Parts {
     pub accounts: Arc<ServiceAccountTokens>,
     /// The ranges of service addresses.
     pub service_ranges: Vec<String>,
+    /// The addresses of load balancers.
+    pub load_balancers: Option<controllers::servicelb::Pool>,
     /// This server among several. None: it is the only one, and always leads.
     pub membership: Option<Membership>,
     /// The configuration of the scheduler.
@@ -105,6 +107,7 @@ impl Parts {
         Environment {
             client: self.client(user, "kubelet"),
             informers: informers.clone(),
+            policy_informers: informers.clone(),
             clock: self.clock.clone(),
             rng: self.rng.clone(),
             shutdown: self.shutdown.clone(),
@@ -190,6 +193,7 @@ pub fn start(parts: &Parts, runtime: &Handle, scheduling: &Handle) -> Informers 
         terminated_pods: TERMINATED_PODS,
         server: parts.client(User::new("system:apiserver", &[auth::user::GROUP_MASTERS]), "kube-apiserver"),
         service_ranges: parts.service_ranges.clone(),
+        load_balancers: parts.load_balancers,
     };
     let controllers = {
         let parts = parts.clone();

@@ -7,9 +7,9 @@ use crate::options::KubeletOptions;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::up::{self, PID_FILE};
-use crate::{background, data_dir, node_shutdown, pki, privileges};
+use crate::{background, bootstrap, data_dir, node_shutdown, pki, privileges};
 use apiserver::Certificates;
-use client::Informers;
+use client::{Client, Impersonation, Informers};
 use meta::{Clock, Rng};
 use node::join::{self, CaHash, Identity, Settings, Token};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -171,6 +171,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     let environment = Environment {
         client: identity.client("kubelet"),
         informers: Informers::new(identity.client("kemudi-informers"), rng.clone(), shutdown.clone()),
+        policy_informers: Informers::new(policy_client(&identity), rng.clone(), shutdown.clone()),
         clock,
         rng,
         shutdown: shutdown.clone(),
@@ -203,6 +204,13 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     node.listeners.ended().await;
     let _ = std::fs::remove_file(&pid);
     failure.map_or(Ok(()), |failure| Err(failure.into()))
+}
+
+/// A client that reads what network policies depend on.
+fn policy_client(identity: &Identity) -> Client {
+    let who = Impersonation { user: bootstrap::POLICY_READER.into(), ..Impersonation::default() };
+    let client = identity.client("kemudi-network-policies").with_impersonation(&who);
+    client.unwrap_or_else(|e| unreachable!("a constant name: {e}"))
 }
 
 /// Stops this process at the end of its standard input.

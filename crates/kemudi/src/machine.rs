@@ -9,7 +9,7 @@ use crate::options::{KubeletOptions, NodeOptions};
 use crate::token;
 use client::Informers;
 use meta::Clock;
-use network::{Cidr, NodeBridge, namespace};
+use network::{Cidr, NodeBridge, ServiceOptions, ServiceRules, namespace};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -57,6 +57,7 @@ pub enum Error {
 /// The bridge of the nodes, before they start.
 pub struct Machine {
     bridge: NodeBridge,
+    cluster: ClusterNetwork,
     data_dir: PathBuf,
     count: u32,
     /// Flags that are the same for all nodes.
@@ -83,8 +84,10 @@ impl Machine {
     /// Creates the bridge of the nodes. Their range is [checked](Self::check).
     pub async fn open(options: &NodeOptions, data_dir: &Path, cluster: &ClusterNetwork) -> Result<Self, Error> {
         let count = options.nodes.unwrap_or(1);
-        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, cluster.services).await?;
-        Ok(Self { bridge, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
+        let services = cluster.service_ranges();
+        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, &services).await?;
+        let cluster = *cluster;
+        Ok(Self { bridge, cluster, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
 
     /// The address of this machine that nodes reach.
@@ -143,6 +146,16 @@ impl Machine {
                 async move { on.bridge.set_peers(&peers).await }
             })
         });
+        let rules = Arc::new(ServiceRules::open(service_options(&self.data_dir, &self.cluster))?);
+        let (informers, until) = (informers.clone(), parts.shutdown.clone());
+        component.spawn("service-proxy", OnEnd::Restart, move || {
+            proxy::run(proxy::Options {
+                informers: informers.clone(),
+                rules: rules.clone(),
+                role: proxy::Role::Client,
+                shutdown: until.clone(),
+            })
+        });
         let mut tasks = JoinSet::new();
         for node in &shared.nodes {
             tasks.spawn(node.clone().keep(shutdown.clone()));
@@ -154,6 +167,18 @@ impl Machine {
         let names = format!("{} to {}", name(0), name(self.count - 1));
         crate::output::note!("nodes {names} start; `kemudi node list` shows them");
         Ok(Nodes { trigger, tasks: tokio::sync::Mutex::new(tasks), socket })
+    }
+}
+
+/// The options of the rules by which this machine, which runs no pods, reaches services.
+fn service_options(data_dir: &Path, cluster: &ClusterNetwork) -> ServiceOptions {
+    ServiceOptions {
+        id: NodeBridge::rules_id(&tag(data_dir)),
+        node_namespace: None,
+        cluster_range: cluster.pods,
+        service_range: cluster.services,
+        load_balancer_range: cluster.load_balancers,
+        own_ports: Vec::new(),
     }
 }
 
@@ -431,7 +456,9 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     }
     if remains == Remains::All && namespaces.exists() {
         let cluster = ClusterNetwork::recorded(data_dir);
-        NodeBridge::purge(&tag(data_dir), &[cluster.pods, cluster.services]).await?;
+        ServiceRules::purge(&service_options(data_dir, &cluster)).await?;
+        let closed: Vec<Cidr> = std::iter::once(cluster.pods).chain(cluster.service_ranges()).collect();
+        NodeBridge::purge(&tag(data_dir), &closed).await?;
     }
     Ok(())
 }

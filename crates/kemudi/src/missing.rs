@@ -2,8 +2,7 @@
 
 /// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
-    ("NetworkPolicies", "stored; not enforced (the server warns)"),
-    ("Ingresses, load balancers", "stored; no traffic is served"),
+    ("Ingresses, Gateways", "stored; no traffic is served"),
     (
         "sizes and growth of provisioned volumes",
         "the default class provisions directories without a limit of their size, and claims do not grow",
@@ -23,10 +22,6 @@ pub const MISSING: &[(&str, &str)] = &[
         "not verified: every pod of the node may use it, unless its policy is `Always`",
     ),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
-    (
-        "limits of `ephemeral-storage`, and `sizeLimit` of `emptyDir` volumes on disk",
-        "accepted; a pod that exceeds them is not evicted",
-    ),
 ];
 
 /// The table as lines of text.

@@ -1,6 +1,7 @@
 //! Flags of `kemudi up`, `kemudi server`, `kemudi agent` and `kemudi down`.
 
 use crate::access;
+use crate::cluster_network::LoadBalancers;
 use clap::Args;
 use jiff::SignedDuration;
 use node::configuration::{ConfigurationError, KubeletConfiguration};
@@ -43,6 +44,10 @@ pub struct ServerOptions {
     /// Range of pod addresses of the cluster. Each node gets a range of 256 addresses of it.
     #[arg(long, default_value = "10.244.0.0/16")]
     pub cluster_cidr: network::Cidr,
+    /// Range of addresses for services of type LoadBalancer, or `none`. All nodes and this machine reach them; for others, route the
+    /// range to a node. Default: 10.97.0.0/24 if there is a node and no other range overlaps it, else none.
+    #[arg(long, value_name = "CIDR")]
+    pub load_balancer_cidr: Option<LoadBalancers>,
     /// Gives a range of pod addresses to every node, not only to those of Kemudi: for nodes of other programs that need one.
     #[arg(long)]
     pub allocate_node_cidrs: bool,

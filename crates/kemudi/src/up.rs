@@ -1,6 +1,6 @@
 //! `kemudi up` and `kemudi down`.
 
-use crate::cluster_network::ClusterNetwork;
+use crate::cluster_network::{self, ClusterNetwork};
 use crate::components::{self, Membership, Parts, PodRanges};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
@@ -19,7 +19,6 @@ use meta::Clock;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use node::configuration::{ConfigurationError, KubeletConfiguration};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,6 +60,8 @@ pub enum Error {
         "--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}: services and pods need ranges of their own"
     )]
     Overlap { services: network::Cidr, pods: network::Cidr },
+    #[error(transparent)]
+    LoadBalancers(#[from] cluster_network::Overlap),
     #[error("--node-name: invalid value {name:?}: {}", .errors.join(", "))]
     NodeName { name: String, errors: Vec<String> },
     #[error(
@@ -236,7 +237,14 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let has_node = !matches!(local, Local::None);
     let cluster = match node_range(&ranges) {
-        Ok((services, dns)) => Some(ClusterNetwork { pods: options.cluster_cidr, services, dns }),
+        Ok((services, dns)) => {
+            let network = ClusterNetwork { pods: options.cluster_cidr, services, dns, load_balancers: None };
+            let nodes = match &local {
+                Local::Nodes(o) => Some(("--node-network", o.node_network)),
+                _ => None,
+            };
+            Some(network.with_load_balancers(options.load_balancer_cidr, has_node, nodes.as_slice())?)
+        }
         Err(e) if has_node => return Err(e),
         // Nodes of other programs have other networks.
         Err(_) => None,
@@ -272,7 +280,6 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         workers: Some(threads.workers.clone()),
         max_connections,
         node_streams: if !has_node { (max_connections / 16).clamp(8, MAX_AGENT_CONNECTIONS) } else { of_agent * 3 / 4 },
-        not_carried_out: if has_node { agent::not_carried_out() } else { BTreeMap::new() },
         ..options.api.server().await?
     };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
@@ -369,6 +376,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
+        load_balancers: cluster.and_then(|c| c.load_balancers).and_then(|range| range.to_string().parse().ok()),
         membership,
         scheduling,
         pod_ranges: cluster.map(|cluster| PodRanges {

@@ -32,6 +32,17 @@ impl Cidr {
         mask(self.length) & u32::from(address) == u32::from(self.address)
     }
 
+    /// Whether all addresses of the other range are in this one.
+    pub fn contains_range(&self, other: &Cidr) -> bool {
+        self.length <= other.length && self.contains(other.address)
+    }
+
+    /// The range of this prefix length around an address.
+    pub fn around(address: Ipv4Addr, length: u8) -> Cidr {
+        let length = length.min(32);
+        Cidr { address: Ipv4Addr::from(u32::from(address) & mask(length)), length }
+    }
+
     /// The `index`th address; `None` beyond the end.
     pub fn nth(&self, index: u32) -> Option<Ipv4Addr> {
         (u64::from(index) < self.size()).then(|| Ipv4Addr::from(u32::from(self.address) + index))
@@ -41,6 +52,19 @@ impl Cidr {
     pub fn size(&self) -> u64 {
         1 << (32 - self.length)
     }
+}
+
+/// The ranges that no other one contains: those in a set of nftables must not overlap.
+pub(crate) fn outermost(ranges: &[Cidr]) -> Vec<Cidr> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|range| (range.length(), *range));
+    let mut out: Vec<Cidr> = Vec::new();
+    for range in sorted {
+        if !out.iter().any(|other| other.contains_range(&range)) {
+            out.push(range);
+        }
+    }
+    out
 }
 
 fn mask(length: u8) -> u32 {

@@ -24,8 +24,10 @@ mod machine;
 pub mod namespace;
 mod nft;
 mod pods;
+pub mod policies;
 mod ports;
 mod protocol;
+mod ruleset;
 mod services;
 mod tunnel;
 
@@ -90,6 +92,9 @@ pub enum Error {
     /// An interface of this name exists that belongs to another program.
     #[error("interface {0:?} exists and is not ours")]
     Foreign(String),
+    /// The rules for network policies do not show the pod yet, or show it still.
+    #[error("the rules of the pod's network policies are not up to date")]
+    Policies,
     /// A state file cannot be read.
     #[error("state file {path}: {message}")]
     Corrupt {

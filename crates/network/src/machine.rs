@@ -2,7 +2,7 @@
 //! node.
 //!
 //! Nodes reach each other and this machine, and nothing beyond: they have no default route. This machine reaches pods through their
-//! nodes, as an API server has to (proxies, webhooks); the guard keeps addresses of pods and services without a route from leaving by
+//! nodes, as an API server has to (proxies, webhooks), and services by rules of its own; the guard keeps addresses of pods and services without a route from leaving by
 //! its default route.
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn alias(id: &str) -> String {
     format!("kemudi:{id}")
 }
 
-/// The id of the guard, which is not that of a node in the same namespace.
+/// The id of the guard and of the rules for services, which is not that of a node in the same namespace.
 fn guard_id(id: &str) -> String {
     format!("{id}n")
 }
@@ -63,12 +63,13 @@ impl NodeBridge {
 
     /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. Packets for
     /// addresses of `pods` and `services` never leave by another device.
-    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: Cidr) -> Result<NodeBridge> {
+    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: &[Cidr]) -> Result<NodeBridge> {
         check_id(&guard_id(id))?;
         let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
         let gateway = range.nth(1).ok_or_else(too_small)?;
         let (netlink, name) = (Netlink::open(None)?, bridge(id));
-        guard::raise(None, &netlink, &guard_id(id), &[pods, services], std::slice::from_ref(&name)).await?;
+        let ranges: Vec<Cidr> = std::iter::once(pods).chain(services.iter().copied()).collect();
+        guard::raise(None, &netlink, &guard_id(id), &ranges, std::slice::from_ref(&name)).await?;
         match netlink.device(&name).await? {
             Some(device) if device.alias != Some(alias(id)) => return Err(Error::Foreign(name)),
             Some(_) => {}
@@ -78,12 +79,22 @@ impl NodeBridge {
         namespace::set(None, crate::pods::no_ipv6(&name)).await?;
         netlink.add_address(bridge, gateway, range.length()).await?;
         netlink.up(bridge).await?;
+        // Gives this machine a source address for them. Rules translate them to pods before anything is sent.
+        for range in services {
+            let route = RouteKind::Device { to: *range, device: bridge, source: Some(gateway), metric: 0 };
+            netlink.replace_route(route).await?;
+        }
         Ok(NodeBridge { netlink, id: id.to_owned(), bridge, range, gateway, pods, routes: Mutex::new(None) })
     }
 
     /// The address of this machine on the bridge.
     pub fn gateway(&self) -> Ipv4Addr {
         self.gateway
+    }
+
+    /// The id of this machine's rules for services.
+    pub fn rules_id(id: &str) -> String {
+        guard_id(id)
     }
 
     fn port(&self, number: u32) -> String {

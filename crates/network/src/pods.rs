@@ -21,6 +21,7 @@ use crate::fragments::Settings;
 use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
+use crate::policies::PodGate;
 use crate::ports::{self, Rules, hardware_address};
 use crate::tunnel::{self, Peer, Tunnel};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
@@ -42,6 +43,8 @@ pub struct Options {
     pub cluster_range: Cidr,
     /// The addresses of services.
     pub service_range: Cidr,
+    /// The addresses of load balancers.
+    pub load_balancer_range: Option<Cidr>,
     /// The address by which other nodes reach this one, if there is a tunnel to other nodes.
     pub tunnel: Option<Ipv4Addr>,
     /// `None`: the kernel's default.
@@ -57,6 +60,16 @@ impl Options {
     /// Name of the bridge.
     pub fn bridge(&self) -> String {
         format!("kemudi-{}", self.id)
+    }
+
+    /// The ranges of services: packets to them never leave the node untranslated.
+    fn service_ranges(&self) -> impl Iterator<Item = Cidr> {
+        std::iter::once(self.service_range).chain(self.load_balancer_range)
+    }
+
+    /// All ranges of the cluster.
+    fn ranges(&self) -> Vec<Cidr> {
+        std::iter::once(self.cluster_range).chain(self.service_ranges()).collect()
     }
 
     fn table(&self) -> String {
@@ -104,6 +117,7 @@ struct Inner {
     leaving: Mutex<BTreeSet<Ipv4Addr>>,
     /// Held while connections are deleted; locked before `leaving`.
     forgetting: Mutex<()>,
+    gate: Arc<PodGate>,
 }
 
 impl PodNetwork {
@@ -121,7 +135,7 @@ impl PodNetwork {
         }
         let node = options.node_namespace.as_deref();
         let netlink = Netlink::open(node)?;
-        let ranges = [options.cluster_range, options.service_range];
+        let ranges = options.ranges();
         let bridge_name = options.bridge();
         let devices = [bridge_name.clone(), tunnel::device(&options.id)];
         guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
@@ -153,7 +167,9 @@ impl PodNetwork {
         netlink.up(bridge).await?;
         // Gives the node a route and a source address for service addresses. Rules translate them to endpoints before anything is
         // sent, and refuse unknown ones.
-        netlink.replace_route(way(options.service_range, bridge, gateway)).await?;
+        for range in options.service_ranges() {
+            netlink.replace_route(way(range, bridge, gateway)).await?;
+        }
         let mut settings = vec![
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1".into()),
             (format!("ipv4/conf/{bridge_name}/send_redirects"), "0".into()),
@@ -175,6 +191,7 @@ impl PodNetwork {
             Some(address) => Some(Tunnel::open(&options, &netlink, address, &options.alias()).await?),
             None => None,
         };
+        let gate = Arc::new(PodGate::new(ipam.pods().clone()));
         let inner = Inner {
             options,
             tunnel,
@@ -186,6 +203,7 @@ impl PodNetwork {
             host_ports: Arc::new(Mutex::new(host_ports)),
             leaving: Mutex::default(),
             forgetting: Mutex::default(),
+            gate,
         };
         inner.adopt().await?;
         // An earlier version had one route for all addresses, with ARP requests for those without a pod.
@@ -198,6 +216,11 @@ impl PodNetwork {
         self.inner.gateway
     }
 
+    /// The pods of the node for the rules of network policies. Open: pods do not wait for rules until it is closed.
+    pub fn gate(&self) -> Arc<PodGate> {
+        self.inner.gate.clone()
+    }
+
     /// Replaces the other nodes. Does nothing without a tunnel.
     pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
         match &self.inner.tunnel {
@@ -206,7 +229,8 @@ impl PodNetwork {
         }
     }
 
-    /// Creates the pod's namespace with its interface, or returns the existing one. `pod` is a file name.
+    /// Creates the pod's namespace with its interface, or returns the existing one, and waits for the pod's rules (see
+    /// [`PodNetwork::gate`]). `pod` is a file name.
     pub async fn attach(&self, pod: &str) -> Result<Attachment> {
         self.attach_namespace(pod, None).await
     }
@@ -230,9 +254,14 @@ impl PodNetwork {
         };
         let attachment = Attachment { address, gateway: inner.gateway, namespace: path };
         if known && inner.port(pod, address).await?.is_some() {
+            inner.gate.admit(pod, address).await?;
             return Ok(attachment);
         }
-        match inner.connect(&attachment, namespace).await {
+        let connect = async {
+            inner.connect(&attachment, namespace).await?;
+            inner.gate.admit(pod, address).await
+        };
+        match connect.await {
             Ok(()) => Ok(attachment),
             Err(e) => {
                 let _ = self.detach(pod).await; // the first error is returned
@@ -301,7 +330,7 @@ impl PodNetwork {
             let _ = std::fs::remove_dir(state);
         })
         .await;
-        guard::lower(node, &netlink, &options.id, &[options.cluster_range, options.service_range]).await
+        guard::lower(node, &netlink, &options.id, &options.ranges()).await
     }
 }
 
@@ -339,6 +368,7 @@ impl Inner {
         }
         // The addresses have no routes any more, and are not assigned again yet.
         self.forget(addresses).await;
+        self.gate.remove(pods).await?;
         let mut ipam = self.ipam.clone().lock_owned().await;
         let pods = pods.to_vec();
         blocking(move || pods.iter().try_for_each(|pod| ipam.release(pod))).await
@@ -503,11 +533,12 @@ pub(crate) fn no_ipv6(device: &str) -> namespace::Settings {
 /// The rules for packets to and from addresses out of the cluster. Packets to unknown service addresses are refused, since ARP
 /// requests for them would fill the node's table of neighbours.
 fn script(options: &Options) -> String {
-    let Options { pod_range, cluster_range, service_range, masquerade, .. } = options;
+    let Options { pod_range, masquerade, .. } = options;
+    let list = |ranges: Vec<Cidr>| ranges.iter().map(Cidr::to_string).collect::<Vec<_>>().join(", ");
+    let (all, of_services) = (list(options.ranges()), list(options.service_ranges().collect()));
     let (table, bridge) = (options.table(), options.bridge());
     let mut script = format!("add table ip {table}\ndelete table ip {table}\nadd table ip {table}\n");
-    let leaving =
-        format!("ip saddr {pod_range} ip daddr != {{ {cluster_range}, {service_range} }} oifname != \"{bridge}\"");
+    let leaving = format!("ip saddr {pod_range} ip daddr != {{ {all} }} oifname != \"{bridge}\"");
     if *masquerade {
         script.push_str(&format!(
             "add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
@@ -517,7 +548,7 @@ fn script(options: &Options) -> String {
     for hook in ["forward", "output"] {
         script.push_str(&format!(
             "add chain ip {table} unknown-{hook} {{ type filter hook {hook} priority filter; policy accept; }}\n\
-             add rule ip {table} unknown-{hook} ip daddr {service_range} counter reject with icmp type host-unreachable\n"
+             add rule ip {table} unknown-{hook} ip daddr {{ {of_services} }} counter reject with icmp type host-unreachable\n"
         ));
     }
     if !*masquerade {

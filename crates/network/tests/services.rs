@@ -21,9 +21,11 @@ fn web(endpoints: &[(Ipv4Addr, bool)]) -> ServicePort {
         port: 80,
         node_port: Some(30080),
         external_ips: vec![],
+        load_balancer_ips: vec![],
+        source_ranges: vec![],
         endpoints: endpoints
             .iter()
-            .map(|(address, local)| Endpoint { address: *address, port: 8080, local: *local })
+            .map(|(address, local)| Endpoint { address: *address, port: 8080, cluster: true, local: *local })
             .collect(),
         affinity: Affinity::None,
         internal_policy: Policy::Cluster,
@@ -107,6 +109,39 @@ async fn policies_external_addresses_and_affinity() {
             assert_eq!(read_reply(&node.outside, to, port).unwrap(), format!("a {OUTSIDE}"));
         }
     }
+    // From pods and the node, all endpoints are used.
+    for (from, to, port) in [(&client.namespace, external, 80), (&node.node, external, 80), (&node.node, NODE, 30080)] {
+        let mut seen = BTreeSet::new();
+        for _ in 0..40 {
+            seen.insert(read_reply(from, to, port).unwrap().split(' ').next().unwrap().to_owned());
+        }
+        assert_eq!(seen.len(), 2, "{seen:?}");
+    }
+
+    // A load balancer with ranges of clients.
+    let balancer = Ipv4Addr::new(10, 97, 0, 1);
+    node.ip(&node.outside, &format!("route add {balancer} via {NODE}"));
+    let balanced = |ranges: &[&str]| ServicePort {
+        load_balancer_ips: vec![balancer],
+        source_ranges: ranges.iter().map(|r| r.parse().unwrap()).collect(),
+        ..web(&[(a.address, true)])
+    };
+    let reached = || [&node.outside, &client.namespace, &node.node].map(|from| read_reply(from, balancer, 80).is_ok());
+    rules.apply(&[balanced(&[])]).await.unwrap();
+    assert_eq!(reached(), [true; 3]);
+    rules.apply(&[balanced(&["192.168.77.0/24", "192.168.77.2/32"])]).await.unwrap();
+    assert_eq!(reached(), [true, false, false]);
+    assert!(read_reply(&client.namespace, WEB, 80).is_ok(), "other addresses are open");
+    rules.apply(&[balanced(&["10.1.0.0/16"])]).await.unwrap();
+    assert_eq!(reached(), [false, true, true]);
+    // What users write takes no address of a load balancer.
+    let thief =
+        ServicePort { name: "a/thief".into(), external_ips: vec![balancer], port: 81, ..web(&[(b.address, true)]) };
+    let thief = ServicePort { cluster_ip: Ipv4Addr::new(10, 96, 0, 66), node_port: None, ..thief };
+    rules.apply(&[thief, balanced(&[])]).await.unwrap();
+    assert!(refused(read_reply(&client.namespace, balancer, 81)));
+    assert!(refused(read_reply(&node.node, Ipv4Addr::new(10, 97, 0, 9), 80)), "an address without a service");
+
     let internal = ServicePort { internal_policy: Policy::Local, ..web(&[(a.address, false), (b.address, true)]) };
     rules.apply(&[internal]).await.unwrap();
     for _ in 0..10 {
@@ -370,7 +405,7 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
     let begin = tokio::time::Instant::now();
     rules.apply(&services).await.unwrap();
     println!("1,000 services with 5 endpoints each: {:?}", begin.elapsed());
-    services[500].endpoints = vec![Endpoint { address: one.address, port: 8080, local: true }];
+    services[500].endpoints = vec![Endpoint { address: one.address, port: 8080, cluster: true, local: true }];
     let begin = tokio::time::Instant::now();
     rules.apply(&services).await.unwrap();
     println!("one of them changed: {:?}", begin.elapsed());
@@ -439,5 +474,39 @@ async fn a_namespace_with_many_endpoints_does_not_delay_others() {
     let begin = tokio::time::Instant::now();
     rules.apply(&[modest]).await.unwrap();
     println!("all of them deleted: {:?}", begin.elapsed());
+    node.finish().await;
+}
+
+/// The size that the proxy has to cope with; run it with `--release` for the figures.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_services_load_and_change() {
+    let node = Node::new();
+    let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    let one = network.attach("one").await.unwrap();
+    serve(&one.namespace, 8080, "one");
+    let service = |i: u16| {
+        let endpoint = |last| (Ipv4Addr::new(10, 1, 100 + (i % 100) as u8, last), false);
+        let mut service = web(&[1, 2, 3, 4, 5].map(endpoint));
+        service.name = format!("n{}/s{i}:http", i / 100);
+        service.cluster_ip = Ipv4Addr::new(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
+        service.node_port = None;
+        service
+    };
+    let mut services: Vec<ServicePort> = (0..10_000).map(service).collect();
+    let rules = ServiceRules::open(node.service_options()).unwrap();
+    let begin = tokio::time::Instant::now();
+    rules.apply(&services).await.unwrap();
+    println!("10,000 services with 5 endpoints each: {:?}", begin.elapsed());
+    let mut times = Vec::new();
+    for round in 0..20 {
+        services[5000 + round].endpoints =
+            vec![Endpoint { address: one.address, port: 8080, cluster: true, local: true }];
+        let begin = tokio::time::Instant::now();
+        rules.apply(&services).await.unwrap();
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    println!("one of them changed: {:?}, at most {:?}", times[10], times[19]);
+    assert_eq!(read_reply(&node.node, services[5000].cluster_ip, 80).unwrap().split(' ').next(), Some("one"));
     node.finish().await;
 }

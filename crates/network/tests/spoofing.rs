@@ -109,7 +109,7 @@ async fn with_bridge_filter(value: &'static str) {
     let rules = ServiceRules::open(node.service_options()).unwrap();
     let [server, friend] = [network.attach("server").await, network.attach("friend").await].map(Result::unwrap);
     let ip = Ipv4Addr::new(10, 96, 0, 10);
-    let endpoint = Endpoint { address: server.address, port: 80, local: true };
+    let endpoint = Endpoint { address: server.address, port: 80, cluster: true, local: true };
     let service = ServicePort {
         name: "default/web:http".into(),
         cluster_ip: ip,
@@ -117,6 +117,8 @@ async fn with_bridge_filter(value: &'static str) {
         port: 8080,
         node_port: None,
         external_ips: vec![],
+        load_balancer_ips: vec![],
+        source_ranges: vec![],
         endpoints: vec![endpoint],
         affinity: Affinity::None,
         internal_policy: Policy::Cluster,

@@ -1,11 +1,15 @@
 //! The desired packet rules for the services.
 
 use client::Meta;
-use network::{Affinity, Endpoint, Policy, Protocol, ServicePort};
+use client::informer::or_default;
+use network::{Affinity, Cidr, Endpoint, Policy, Protocol, ServicePort};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
+
+use crate::health_check::Health;
+use crate::topology::{Candidate, Location, choose};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Labels of services that other proxies handle; the second is also one of slices.
@@ -33,6 +37,9 @@ struct Spec {
     session_affinity_config: Value,
     internal_traffic_policy: String,
     external_traffic_policy: String,
+    health_check_node_port: u16,
+    #[serde(deserialize_with = "or_default")]
+    load_balancer_source_ranges: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -58,6 +65,25 @@ struct SliceEndpoint {
     addresses: Vec<String>,
     conditions: Conditions,
     node_name: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    hints: Hints,
+}
+
+/// The zones and nodes that should use an endpoint.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Hints {
+    #[serde(deserialize_with = "or_default")]
+    for_zones: Vec<Hint>,
+    #[serde(deserialize_with = "or_default")]
+    for_nodes: Vec<Hint>,
+}
+
+/// A zone or node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Hint {
+    pub name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,6 +115,8 @@ const WITH_AFFINITY: usize = 128;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     pub ports: Vec<ServicePort>,
+    /// The ports for health checks.
+    pub health_checks: BTreeMap<u16, Health>,
     /// What was left out, by namespace.
     pub excess: BTreeMap<String, Excess>,
 }
@@ -111,12 +139,11 @@ struct Taken {
     with_affinity: usize,
 }
 
-/// The ports of all services with their endpoints: the ready ones, or, without any, those that terminate but still serve, as
-/// upstream.
+/// The ports of all services with the endpoints that this node uses.
 pub fn desired<'a>(
     services: impl Iterator<Item = (&'a Meta, &'a View)>,
     slices: impl Iterator<Item = (&'a Meta, &'a Slice)>,
-    node: &str,
+    location: Location,
 ) -> Desired {
     let mut by_service: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
     for (meta, slice) in slices {
@@ -134,13 +161,18 @@ pub fn desired<'a>(
         let Ok(cluster_ip) = spec.cluster_ip.parse::<Ipv4Addr>() else { continue };
         let own = by_service.get(&(&*meta.namespace, &*meta.name)).into_iter().flatten();
         let own: Vec<Numbered> = own.map(|slice| Numbered::new(slice)).collect();
-        let external_ips = external(service);
+        let (external_ips, load_balancer_ips) = (parsed(&spec.external_ips), balancers(service));
+        // Ranges of IPv6 match no address of IPv4; the API server stores no invalid ones.
+        let source_ranges: Vec<Cidr> = spec.load_balancer_source_ranges.iter().filter_map(|r| range(r)).collect();
+        let is_restricted = !spec.load_balancer_source_ranges.is_empty();
+        let load_balancer_ips = if is_restricted && source_ranges.is_empty() { Vec::new() } else { load_balancer_ips };
+        let addresses = external_ips.len() + load_balancer_ips.len() + source_ranges.len();
         let taken = taken.entry(&meta.namespace).or_default();
         let mut excess = Excess::default();
         for port in &spec.ports {
             let Some(protocol) = protocol(&port.protocol) else { continue };
-            let parts = taken.parts + 1 + external_ips.len();
-            let found = PARTS.checked_sub(parts).map(|room| (room, endpoints(&own, port, node)));
+            let parts = taken.parts + 1 + addresses;
+            let found = PARTS.checked_sub(parts).map(|room| (room, endpoints(&own, port, location)));
             let Some((endpoints, more)) = found.filter(|(room, (e, _))| e.len() <= *room).map(|(_, found)| found)
             else {
                 // Further ports are not read.
@@ -148,7 +180,7 @@ pub fn desired<'a>(
                 excess.ports += 1;
                 continue;
             };
-            taken.parts += 1 + external_ips.len() + endpoints.len();
+            taken.parts += 1 + addresses + endpoints.len();
             excess.endpoints += more;
             let mut affinity = affinity(spec);
             if affinity != Affinity::None {
@@ -165,11 +197,18 @@ pub fn desired<'a>(
                 port: port.port,
                 node_port: Some(port.node_port).filter(|p| *p > 0),
                 external_ips: external_ips.clone(),
+                load_balancer_ips: load_balancer_ips.clone(),
+                source_ranges: source_ranges.clone(),
                 endpoints,
                 affinity,
                 internal_policy: policy(&spec.internal_traffic_policy),
                 external_policy: policy(&spec.external_traffic_policy),
             });
+        }
+        if spec.health_check_node_port > 0 && policy(&spec.external_traffic_policy) == Policy::Local {
+            let (namespace, name) = (meta.namespace.to_string(), meta.name.to_string());
+            let health = Health { namespace, name, local_endpoints: ready_here(&own, location.node) };
+            out.health_checks.insert(spec.health_check_node_port, health);
         }
         if excess != Excess::default() {
             let all = out.excess.entry(meta.namespace.to_string()).or_default();
@@ -207,11 +246,25 @@ fn affinity(spec: &Spec) -> Affinity {
     Affinity::ClientIp(meta::time::seconds(seconds))
 }
 
-fn external(service: &View) -> Vec<Ipv4Addr> {
+/// The addresses of IPv4 among these.
+fn parsed(addresses: &[String]) -> Vec<Ipv4Addr> {
+    addresses.iter().filter_map(|ip| ip.parse().ok()).collect()
+}
+
+/// A range of IPv4 addresses. Bits beyond the length are ignored.
+pub(crate) fn range(text: &str) -> Option<Cidr> {
+    let (address, length) = text.trim().split_once('/')?;
+    let length: u8 = length.parse().ok()?;
+    (length <= 32).then_some(Cidr::around(address.parse().ok()?, length))
+}
+
+/// The addresses of the service's load balancer for which nodes receive packets: those of one that forwards connections by itself
+/// (`ipMode: Proxy`) lead to the balancer.
+fn balancers(service: &View) -> Vec<Ipv4Addr> {
     let balanced = service.spec.r#type == "LoadBalancer";
     let ingress = service.status["loadBalancer"]["ingress"].as_array().filter(|_| balanced);
-    let balancer = ingress.into_iter().flatten().filter_map(|i| i["ip"].as_str());
-    service.spec.external_ips.iter().map(String::as_str).chain(balancer).filter_map(|ip| ip.parse().ok()).collect()
+    let to_nodes = ingress.into_iter().flatten().filter(|i| i["ipMode"] != "Proxy");
+    to_nodes.filter_map(|i| i["ip"].as_str()?.parse().ok()).collect()
 }
 
 /// A slice with its port numbers by name and protocol.
@@ -231,32 +284,38 @@ impl<'a> Numbered<'a> {
     }
 }
 
+/// The number of ready endpoints on a node.
+fn ready_here(slices: &[Numbered], node: &str) -> usize {
+    let all = slices.iter().flat_map(|s| s.slice.endpoints.iter().flatten());
+    let here = all.filter(|e| e.conditions.ready.unwrap_or(true) && e.node_name.as_deref() == Some(node));
+    here.filter_map(|e| e.addresses.first()).collect::<BTreeSet<_>>().len()
+}
+
 /// The endpoints of a port, and the number of those left out.
-fn endpoints(slices: &[Numbered], port: &Port, node: &str) -> (Vec<Endpoint>, usize) {
-    let (mut ready, mut ending) = (Vec::new(), Vec::new());
+fn endpoints(slices: &[Numbered], port: &Port, location: Location) -> (Vec<Endpoint>, usize) {
+    let mut candidates = Vec::new();
     for Numbered { slice, numbers } in slices {
         let number = numbers.get(&(&*port.name, &*port.protocol)).and_then(|n| u16::try_from((*n)?).ok());
         let Some(number) = number.filter(|n| *n > 0) else { continue };
-        // Each with its index in its slice.
-        for (place, e) in slice.endpoints.iter().flatten().enumerate() {
+        for (index, e) in slice.endpoints.iter().flatten().enumerate() {
             let Some(address) = e.addresses.first().and_then(|a| a.parse().ok()) else { continue };
-            let endpoint = Endpoint { address, port: number, local: e.node_name.as_deref() == Some(node) };
             let c = &e.conditions;
-            if c.ready.unwrap_or(true) {
-                ready.push((place, endpoint));
-            } else if c.serving.unwrap_or(false) && c.terminating.unwrap_or(false) {
-                ending.push((place, endpoint));
+            let is_ready = c.ready.unwrap_or(true);
+            if is_ready || c.serving.unwrap_or(false) && c.terminating.unwrap_or(false) {
+                let is_local = e.node_name.as_deref() == Some(location.node);
+                let (zones, nodes) = (&e.hints.for_zones[..], &e.hints.for_nodes[..]);
+                candidates.push(Candidate { index, address, port: number, is_local, is_ready, zones, nodes });
             }
         }
     }
-    let found = if ready.is_empty() { ending } else { ready };
+    let found = choose(&candidates, location);
     let mut out: Vec<Endpoint> = found.iter().map(|(_, e)| *e).collect();
     out.sort();
     out.dedup();
     let more = out.len().saturating_sub(ENDPOINTS);
     if more > 0 {
         // Local ones first, then the first of every slice, the second of every slice…
-        let mut by_turns: Vec<_> = found.into_iter().map(|(place, e)| (!e.local, place, e)).collect();
+        let mut by_turns: Vec<_> = found.into_iter().map(|(index, e)| (!e.local, index, e)).collect();
         by_turns.sort();
         let mut chosen = BTreeSet::new();
         for (_, _, endpoint) in by_turns {
@@ -276,6 +335,8 @@ mod tests {
     use serde_json::json;
     use std::sync::Arc;
 
+    const HERE: Location = Location { node: "n", zone: "" };
+
     fn addresses(conditions: &[Value]) -> Vec<String> {
         let all: Vec<Value> = conditions
             .iter()
@@ -287,7 +348,33 @@ mod tests {
         )
         .unwrap();
         let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
-        endpoints(&[Numbered::new(&slice)], &port, "n").0.iter().map(|e| e.address.to_string()).collect()
+        endpoints(&[Numbered::new(&slice)], &port, HERE).0.iter().map(|e| e.address.to_string()).collect()
+    }
+
+    #[test]
+    fn load_balancers_and_their_health_checks() {
+        let spec = json!({"type": "LoadBalancer", "clusterIP": "10.96.0.9", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000,
+            "loadBalancerSourceRanges": ["192.0.2.7/24", "fd00::/64"], "externalIPs": ["198.51.100.1"],
+            "ports": [{"name": "a", "protocol": "TCP", "port": 80}]});
+        let ingress = json!([{"ip": "10.97.0.1", "ipMode": "VIP"}, {"ip": "10.97.0.2"}, {"ip": "10.97.0.3", "ipMode": "Proxy"}, {"hostname": "x"}]);
+        let (mut views, slices) = services("x", 1, &spec, 3);
+        views[0].1.status = json!({"loadBalancer": {"ingress": ingress}});
+        let check = |views: &[(Meta, View)]| {
+            desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE)
+        };
+        let found = check(&views);
+        let health = Health { namespace: "x".into(), name: "s00".into(), local_endpoints: 1 };
+        assert_eq!(found.health_checks, [(31000, health)].into());
+        let port = &found.ports[0];
+        assert_eq!(port.load_balancer_ips, ["10.97.0.1", "10.97.0.2"].map(|a| a.parse::<Ipv4Addr>().unwrap()));
+        assert_eq!(port.external_ips, [Ipv4Addr::new(198, 51, 100, 1)]);
+        assert_eq!(port.source_ranges, ["192.0.2.0/24".parse().unwrap()]);
+        views[0].1.spec.load_balancer_source_ranges = vec!["fd00::/64".into()];
+        assert!(check(&views).ports[0].load_balancer_ips.is_empty(), "no address of IPv4 may connect");
+        views[0].1.spec.r#type = "NodePort".into();
+        views[0].1.spec.external_traffic_policy = "Cluster".into();
+        let found = check(&views);
+        assert!(found.ports[0].load_balancer_ips.is_empty() && found.health_checks.is_empty());
     }
 
     #[test]
@@ -297,7 +384,7 @@ mod tests {
         {
             let slice = json!({"endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": number}]});
             let slice: Slice = serde_json::from_value(slice).unwrap();
-            assert_eq!(endpoints(&[Numbered::new(&slice)], &port, "n").0.len(), reached, "{number}");
+            assert_eq!(endpoints(&[Numbered::new(&slice)], &port, HERE).0.len(), reached, "{number}");
         }
     }
 
@@ -325,7 +412,7 @@ mod tests {
         let slices: Vec<Slice> = (0..12).map(|n| serde_json::from_value(slice_of(n, 100 + n * 10)).unwrap()).collect();
         let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
         let all: Vec<Numbered> = slices.iter().map(Numbered::new).collect();
-        let (taken, more) = endpoints(&all, &port, "n");
+        let (taken, more) = endpoints(&all, &port, HERE);
         assert_eq!((taken.len(), more), (ENDPOINTS, 12 * 100 + 660 - ENDPOINTS));
         assert_eq!(taken.iter().filter(|e| e.local).count(), 12, "those of this node");
         for n in 0..12 {
@@ -333,7 +420,7 @@ mod tests {
             assert!((80..90).contains(&own), "{own} of slice {n}");
         }
         let other_order: Vec<Numbered> = slices.iter().rev().map(Numbered::new).collect();
-        assert_eq!(endpoints(&other_order, &port, "n").0, taken);
+        assert_eq!(endpoints(&other_order, &port, HERE).0, taken);
     }
 
     /// Services `s00`, `s01`… of a namespace, each with a slice of so many endpoints.
@@ -363,7 +450,7 @@ mod tests {
         let (more_views, more_slices) = services("modest", 2, &spec, 2);
         views.extend(more_views);
         slices.extend(more_slices);
-        let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), "n");
+        let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE);
         let of = |namespace: &str| desired.ports.iter().filter(|p| p.name.starts_with(namespace)).collect::<Vec<_>>();
         assert_eq!(of("greedy").len(), PARTS / 151);
         assert_eq!(of("greedy").iter().filter(|p| p.affinity != Affinity::None).count(), WITH_AFFINITY);
@@ -379,7 +466,7 @@ mod tests {
         let addresses: Vec<String> = (0..399).map(|n| format!("192.0.{}.{}", n / 200, n % 200)).collect();
         let spec = json!({"clusterIP": "10.96.0.9", "externalIPs": addresses, "ports": ports});
         let (views, _) = services("x", 1, &spec, 1);
-        let desired = desired(views.iter().map(|(m, v)| (m, v)), std::iter::empty(), "n");
+        let desired = desired(views.iter().map(|(m, v)| (m, v)), std::iter::empty(), HERE);
         assert_eq!(desired.ports.len(), 50);
         assert_eq!(desired.excess["x"].ports, 50);
     }
@@ -401,7 +488,7 @@ mod tests {
             labels.push((label.into(), "".into()));
             labels.sort();
             labelled.labels = client::informer::Labels::from_sorted(labels.into());
-            let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), "n");
+            let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE);
             let found: usize = desired.ports.iter().map(|p| p.endpoints.len()).sum();
             assert_eq!((desired.ports.len(), found), (ports, endpoints), "{label} {on_slice}");
         }

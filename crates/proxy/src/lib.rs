@@ -1,15 +1,21 @@
-//! The service proxy: Services and EndpointSlices become packet rules.
+//! The service proxy: Services and EndpointSlices become packet rules. And network policies: see [`policies`].
 //!
 //! [`desired()`] is a pure function from objects of the API to rules; [`run`] applies them, many changes in one transaction. The rules
 //! of a namespace are limited: what exceeds the limits is left out, and logged. Left out: session affinity for more than client
 //! addresses, IPv6.
 
 mod desired;
+mod health_check;
+pub mod policies;
+mod topology;
 
 pub use desired::{Desired, Excess, Slice, View, desired};
+pub use health_check::Health;
+pub use topology::Location;
 
-use client::{ApiResource, Informers, Scope, Shutdown};
-use k8s_openapi::api::core::v1::Service;
+use client::{ApiResource, Entry, Informers, Scope, Shutdown};
+use health_check::HealthChecks;
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::{Progress, ServiceRules};
 use std::collections::BTreeMap;
@@ -20,6 +26,8 @@ use supervisor::panics::{Everything, caught};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// The label of a node with its zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
 /// How long changes are collected before they are written together.
 const GATHER: Duration = Duration::from_millis(10);
 /// The delay after a failed transaction.
@@ -31,8 +39,17 @@ pub struct Options {
     /// A client that authenticates as `system:kube-proxy`.
     pub informers: Informers,
     pub rules: Arc<ServiceRules>,
-    pub node_name: String,
+    pub role: Role,
     pub shutdown: Shutdown,
+}
+
+/// The machine whose rules these are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The node of this name.
+    Node(String),
+    /// Part of the cluster's network without pods: it reaches services by their addresses, and has no node ports.
+    Client,
 }
 
 /// Runs until shutdown. The rules stay: connections outlive a restart.
@@ -43,13 +60,27 @@ pub fn run(options: Options) -> Pin<Box<dyn Future<Output = ()> + Send>> {
 async fn follow(options: Options) {
     let services = options.informers.informer::<View>(&ApiResource::typed::<Service>(), &Scope::default());
     let slices = options.informers.informer::<Slice>(&ApiResource::typed::<EndpointSlice>(), &Scope::default());
+    let node_name = match &options.role {
+        Role::Node(name) => name.as_str(),
+        Role::Client => "",
+    };
+    let scope = Scope { field_selector: format!("metadata.name={node_name}"), ..Scope::default() };
+    let nodes = options.informers.informer::<()>(&ApiResource::typed::<Node>(), &scope);
     let changed = Arc::new(Notify::new());
-    let (a, b) = (changed.clone(), changed.clone());
+    let (a, b, c) = (changed.clone(), changed.clone(), changed.clone());
     let _services = services.subscribe(move |_| a.notify_one());
     let _slices = slices.subscribe(move |_| b.notify_one());
+    let zone_of = |node: &Entry<()>| node.meta.label(ZONE).unwrap_or_default().to_owned();
+    let _nodes = nodes.subscribe(move |change| {
+        let zone = |node: &Option<Arc<Entry<()>>>| node.as_deref().map(zone_of).unwrap_or_default();
+        if zone(&change.old) != zone(&change.new) {
+            c.notify_one();
+        }
+    });
     let synced = async {
         services.synced().await;
         slices.synced().await;
+        nodes.synced().await;
     };
     if options.shutdown.race(synced).await.is_none() {
         return;
@@ -58,6 +89,7 @@ async fn follow(options: Options) {
     let mut warned = BTreeMap::new();
     // Whether everything was applied once.
     let mut is_synced = false;
+    let mut checks = HealthChecks::default();
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
             return;
@@ -66,12 +98,13 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let Desired { ports, excess } = {
+            let Desired { mut ports, mut health_checks, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
+                let zone = nodes.cache().entries().next().map(|n| zone_of(n)).unwrap_or_default();
                 desired(
                     s.entries().map(|s| (&s.meta, &s.view)),
                     e.entries().map(|e| (&e.meta, &e.view)),
-                    &options.node_name,
+                    Location { node: node_name, zone: &zone },
                 )
             };
             warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);
@@ -87,6 +120,11 @@ async fn follow(options: Options) {
                     );
                 }
             }
+            if options.role == Role::Client {
+                ports.iter_mut().for_each(|port| port.node_port = None);
+                health_checks.clear();
+            }
+            checks.set(&health_checks, &options.shutdown).await;
             let written = options.rules.apply_next(&ports).await;
             written.inspect_err(|e| {
                 tracing::error!("writing the rules of {} service ports failed; it is tried again: {e}", ports.len())

@@ -49,6 +49,8 @@ pub struct Options {
     pub status_period: Duration,
     /// Where the usage of pods is reported, which the server must share.
     pub usage: Option<Arc<usage::Usage>>,
+    /// The addresses of load balancers.
+    pub load_balancers: Option<controllers::servicelb::Pool>,
 }
 
 /// A control plane in virtual time, with its nodes.
@@ -119,6 +121,7 @@ impl ControlPlane {
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
             server: served.clone(),
             service_ranges: vec![SERVICE_RANGE.into()],
+            load_balancers: options.load_balancers,
         });
         let mut components = BTreeMap::new();
         for name in controllers::names().chain([SCHEDULER]) {

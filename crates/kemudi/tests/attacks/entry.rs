@@ -12,7 +12,6 @@ pub const TESTS: &[Case] = &[
     ("entry::mirror_pods_refer_to_nothing", mirror_pods_refer_to_nothing),
     ("entry::no_path_leads_past_authorization", no_path_leads_past_authorization),
     ("entry::proxies_do_not_lead_to_the_server_itself", proxies_do_not_lead_to_the_server_itself),
-    ("entry::policies_that_are_not_enforced_say_so", policies_that_are_not_enforced_say_so),
 ];
 
 /// Without a flag: the server restricts nodes because it authorizes them.
@@ -189,11 +188,4 @@ fn proxies_do_not_lead_to_the_server_itself(s: &Story) {
         assert!(listener.accept().is_err(), "{address}: somebody was led here");
         s.ok(&["delete", "node", name]);
     }
-}
-
-fn policies_that_are_not_enforced_say_so(s: &Story) {
-    let policy = "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed}, spec: {podSelector: {}}}";
-    let o = s.with_input(&["create", "-f", "-"], policy);
-    let said = String::from_utf8_lossy(&o.stderr).into_owned();
-    assert!(o.status.success() && said.contains("Warning: network policies are stored but not enforced"), "{said}");
 }

@@ -20,16 +20,19 @@ mod images;
 mod imperative;
 mod incluster;
 mod inquiry;
+mod kills;
 mod kubeconfig;
 mod kubelet;
 mod lifecycle;
 mod merging;
 mod namespaces;
 mod node_shutdown;
+mod policies;
 mod preview;
 mod probes;
 mod recorder;
 mod registries;
+mod remains;
 mod replicas;
 mod resources;
 mod restart;
@@ -96,6 +99,7 @@ fn tests() -> Vec<Test> {
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),
         own(services::TESTS),
+        own(policies::TESTS),
         own(why::TESTS),
         own(kubelet::TESTS),
         alone(both_since(36, top::ALONE)),
@@ -103,6 +107,7 @@ fn tests() -> Vec<Test> {
         alone(own(static_pods::ALONE)),
         alone(own(node_shutdown::ALONE)),
         alone(own(claims::ALONE)),
+        alone(own(kills::ALONE)),
     ]
     .concat()
 }

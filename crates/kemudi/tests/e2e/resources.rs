@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub const TESTS: &[Case] = &[
+    ("resources::pods_that_exceed_local_storage_are_evicted", pods_that_exceed_local_storage_are_evicted),
     ("resources::extended_resources_are_requested", extended_resources_are_requested),
     ("resources::never_more_than_there_is", never_more_than_there_is),
     ("resources::limits_reach_the_kernel", limits_reach_the_kernel),
@@ -111,4 +112,32 @@ fn extended_resources_are_requested(s: &Story) {
     s.ready("late");
     s.patch_at("/api/v1/nodes/e2e/status", json!({"status": {"capacity": {"example.com/dongle": null}}}));
     s.until_at("/api/v1/nodes/e2e", |n| n["status"]["allocatable"].get("example.com/dongle").is_none());
+}
+
+/// Clauses: R05.limits R05.emptyDir
+fn pods_that_exceed_local_storage_are_evicted(s: &Story) {
+    let fill = |file: &str| {
+        format!("dd if=/dev/zero of={file} bs=1024 count=3000; trap 'exit 0' TERM; while :; do sleep 0.1; done")
+    };
+    let room = json!({"name": "room", "emptyDir": {"sizeLimit": "1Mi"}});
+    let mounted = json!({"volumeMounts": [{"name": "room", "mountPath": "/room"}]});
+    s.shell_pod("volume", &fill("/room/file"), json!({"volumes": [room]}), mounted);
+    let limits =
+        json!({"resources": {"limits": {"ephemeral-storage": "2Mi"}, "requests": {"ephemeral-storage": "1Mi"}}});
+    s.shell_pod("layer", &fill("/file"), json!({}), limits);
+    let roomy = json!({"name": "room", "emptyDir": {"sizeLimit": "100Mi"}});
+    let mounted = json!({"volumeMounts": [{"name": "room", "mountPath": "/room"}]});
+    s.shell_pod("fits", &fill("/room/file"), json!({"volumes": [roomy]}), mounted);
+    for (name, message) in [
+        ("volume", "Usage of EmptyDir volume \"room\" exceeds the limit \"1Mi\". "),
+        ("layer", "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "),
+    ] {
+        let pod = s.until(&format!("pods/{name}"), |p| p["status"]["phase"] == "Failed");
+        assert_eq!((&pod["status"]["reason"], &pod["status"]["message"]), (&json!("Evicted"), &json!(message)));
+        let conditions = pod["status"]["conditions"].as_array().unwrap();
+        let target = conditions.iter().find(|c| c["type"] == "DisruptionTarget").unwrap();
+        assert_eq!((&target["reason"], &target["message"]), (&json!("TerminationByKubelet"), &json!(message)));
+        s.event(name, "Evicted");
+    }
+    assert_eq!(s.get("pods/fits")["status"]["phase"], "Running");
 }

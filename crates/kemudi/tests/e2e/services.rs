@@ -12,6 +12,7 @@ pub const TESTS: &[Case] = &[
     ("services::headless_names_are_the_pods", headless_names_are_the_pods),
     ("services::external_names_lead_elsewhere", external_names_lead_elsewhere),
     ("services::without_pods_refuse", without_pods_refuse),
+    ("services::load_balancers_have_addresses", load_balancers_have_addresses),
     ("services::ports_of_the_node_lead_to_pods", ports_of_the_node_lead_to_pods),
 ];
 
@@ -112,6 +113,35 @@ fn a_port_of_the_node(s: &Story) {
         "apiVersion: v1\nkind: Service\nmetadata: {{name: second}}\nspec:\n  type: NodePort\n  ports: [{{port: 80, nodePort: {port}}}]\n"
     );
     assert!(s.apply_fails(&second).contains("provided port is already allocated"));
+}
+
+/// Clauses: K01.load-balancer
+fn load_balancers_have_addresses(s: &Story) {
+    servers(s);
+    asker(s);
+    let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "selector": {"app": "web"},
+        "ports": [{"port": 80, "targetPort": 8080}]});
+    let web = service(s, "web", spec);
+    let web = s.until("services/web", |w| w["status"]["loadBalancer"]["ingress"][0]["ip"].is_string() && *w != web);
+    let ingress = &web["status"]["loadBalancer"]["ingress"][0];
+    assert_eq!(ingress["ipMode"], "VIP");
+    let address = ingress["ip"].as_str().unwrap();
+    assert!(address.starts_with("10.97.0."), "{address}");
+    s.event("web", "EnsuredLoadBalancer");
+    both_answer(s, || http_get(address, "/hostname"));
+    let url = format!("http://{address}/hostname");
+    both_answer(s, || {
+        let o = s.exec("asker", &["wget", "-q", "-O", "-", &url]);
+        o.status.success().then(|| String::from_utf8_lossy(&o.stdout).into_owned())
+    });
+    let check = format!("127.0.0.1:{}", web["spec"]["healthCheckNodePort"]);
+    let health: Value = serde_json::from_str(&http_get(&check, "/healthz").unwrap()).unwrap();
+    assert_eq!(health["localEndpoints"], 2, "{health}");
+    // Clients of other addresses are not let in.
+    s.patch("services/web", json!({"spec": {"loadBalancerSourceRanges": ["192.0.2.0/24"]}}));
+    s.eventually("no answer", || http_get(address, "/hostname").is_none().then_some(()));
+    s.ok(&["delete", "service", "web"]);
+    s.gone("services/web");
 }
 
 /// Clauses: K01.dns K01.search-path

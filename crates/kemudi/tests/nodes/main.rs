@@ -126,7 +126,57 @@ fn read_as(m: &Machine, name: &str) -> Result<String, String> {
     m.kubectl(&[&args[..], &["--client-certificate", pair, "--client-key", pair, "get", "secret", "mine"]].concat())
 }
 
-/// Clauses: K10.node-authorizer
+/// Whether a pod, in its network namespace, connects to an address.
+fn connects(m: &Machine, pod: &str, to: Ipv4Addr, port: u16) -> bool {
+    let pod = m.json(&["pod", pod]);
+    let text = |v: &Value| v.as_str().unwrap().to_owned();
+    let (node, uid) = (text(&pod["spec"]["nodeName"]), text(&pod["metadata"]["uid"]));
+    let namespace = m.data().join("nodes").join(node).join("netns").join(uid);
+    let connect = || std::net::TcpStream::connect_timeout(&(to, port).into(), std::time::Duration::from_millis(500));
+    network::namespace::run_in(Some(&namespace), connect).is_ok()
+}
+
+/// Network policies between pods of different nodes, and a load balancer for all of them and this machine.
+fn policies_and_balancers(m: &Machine, names: &BTreeSet<String>) {
+    m.apply(
+        "{apiVersion: v1, kind: Service, metadata: {name: balanced}, spec: {type: LoadBalancer, externalTrafficPolicy: Local, \
+         selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}",
+    );
+    let ingress =
+        || m.json(&["service", "balanced"])["status"]["loadBalancer"]["ingress"][0]["ip"].as_str()?.parse().ok();
+    let balancer: Ipv4Addr = m.eventually("the load balancer has an address", ingress);
+    let mut seen = BTreeSet::new();
+    m.eventually("pods of all nodes answer there", || {
+        seen.extend(m.get(balancer, 80, "/hostname"));
+        names.is_subset(&seen).then_some(())
+    });
+    let ip = |name: &String| m.json(&["pod", name])["status"]["podIP"].as_str().unwrap().parse::<Ipv4Addr>().unwrap();
+    let reach = |expect: bool| {
+        for from in names {
+            m.eventually(&format!("{from} reaches the others: {expect}"), || {
+                let others = names.iter().filter(|to| *to != from).map(ip);
+                others.into_iter().all(|to| connects(m, from, to, 8080) == expect).then_some(())
+            });
+        }
+    };
+    reach(true);
+    for name in names {
+        m.eventually("every pod reaches the load balancer", || connects(m, name, balancer, 80).then_some(()));
+    }
+    let policy = |app: &str| {
+        m.apply(&format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: web}}, spec: {{podSelector: {{matchLabels: {{app: web}}}}, \
+             ingress: [{{from: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}]}}]}}}}"
+        ));
+    };
+    policy("other");
+    reach(false);
+    policy("web");
+    reach(true);
+    m.ok(&["delete", "networkpolicy/web", "service/balanced"]);
+}
+
+/// Clauses: K10.node-authorizer K01.network-policy K01.load-balancer
 #[test]
 fn three_nodes_on_one_machine() {
     let mut m = Machine::new("nodes");
@@ -147,6 +197,7 @@ fn three_nodes_on_one_machine() {
         assert_eq!(proxied.trim(), name, "the API server reaches the pods of every node");
         assert!(!m.ok(&["logs", name]).is_empty(), "logs of every node");
     }
+    policies_and_balancers(&m, &names);
     let slices = m.json(&["endpointslices", "kube-dns", "-n", "kube-system"]);
     assert_eq!(slices["endpoints"].as_array().map(Vec::len), Some(3), "every node has a DNS server: {slices}");
 

@@ -30,7 +30,9 @@ impl Change {
 
 /// The changes from one state to another.
 pub fn changes(from: &Ports, to: &Ports) -> Vec<Change> {
-    let parts = |port: Option<&Arc<ServicePort>>| port.map_or(0, |p| 1 + p.endpoints.len() + p.external_ips.len());
+    let parts = |port: Option<&Arc<ServicePort>>| {
+        port.map_or(0, |p| 1 + p.endpoints.len() + p.external_ips.len() + p.load_balancer_ips.len())
+    };
     let change = |name: &String| {
         let (old, new) = (from.get(name), to.get(name));
         (old != new).then(|| Change { name: name.clone(), port: new.cloned(), parts: parts(old) + parts(new) })
@@ -88,8 +90,12 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn port(name: &str, endpoints: u16) -> (String, Arc<ServicePort>) {
-        let endpoint =
-            |n: u16| Endpoint { address: Ipv4Addr::new(10, 1, (n >> 8) as u8, n as u8), port: 80, local: true };
+        let endpoint = |n: u16| Endpoint {
+            address: Ipv4Addr::new(10, 1, (n >> 8) as u8, n as u8),
+            port: 80,
+            cluster: true,
+            local: true,
+        };
         let port = ServicePort {
             name: name.into(),
             cluster_ip: Ipv4Addr::new(10, 96, 0, 10),
@@ -97,6 +103,8 @@ mod tests {
             port: 80,
             node_port: None,
             external_ips: vec![],
+            load_balancer_ips: vec![],
+            source_ranges: vec![],
             endpoints: (0..endpoints).map(endpoint).collect(),
             affinity: Affinity::None,
             internal_policy: Policy::Cluster,

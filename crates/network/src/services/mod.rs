@@ -9,7 +9,7 @@
 
 mod changes;
 mod render;
-mod ruleset;
+mod table;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -26,12 +26,12 @@ use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
 use crate::{Error, Result, check_id, nft};
 use changes::{Change, Ports};
-use ruleset::Ruleset;
+use table::Table;
 
-/// `Local`: only endpoints on this node.
+/// Which endpoints connections go to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Traffic goes to all endpoints.
+    /// Traffic goes to endpoints on all nodes.
     #[default]
     Cluster,
     /// Traffic goes to endpoints on this node only.
@@ -55,7 +55,9 @@ pub struct Endpoint {
     pub address: Ipv4Addr,
     /// Its port.
     pub port: u16,
-    /// On this node.
+    /// Used where the traffic policy is `Cluster`.
+    pub cluster: bool,
+    /// Used where the traffic policy is `Local`: on this node.
     pub local: bool,
 }
 
@@ -72,8 +74,12 @@ pub struct ServicePort {
     pub port: u16,
     /// The port on every node, if it has one.
     pub node_port: Option<u16>,
-    /// External and load balancer addresses.
+    /// Addresses that the user of the service has written.
     pub external_ips: Vec<Ipv4Addr>,
+    /// The addresses of the load balancer.
+    pub load_balancer_ips: Vec<Ipv4Addr>,
+    /// Where connections to the load balancer may come from; empty for everywhere.
+    pub source_ranges: Vec<Cidr>,
     /// The endpoints.
     pub endpoints: Vec<Endpoint>,
     /// The session affinity.
@@ -107,6 +113,8 @@ pub struct Options {
     pub cluster_range: Cidr,
     /// The addresses of services.
     pub service_range: Cidr,
+    /// The addresses of load balancers.
+    pub load_balancer_range: Option<Cidr>,
     /// Ports that the node itself uses: no service gets them on the node's addresses.
     pub own_ports: Vec<HostPort>,
 }
@@ -123,8 +131,7 @@ pub struct ServiceRules {
 struct Applied {
     /// Whether this process has written the table; otherwise the first transaction replaces it.
     begun: bool,
-    ports: Ports,
-    rules: Ruleset,
+    table: Table,
     flows: Flows,
     /// Changes that the kernel refused. They are tried again, but do not cause a replacement of the table.
     refused: Vec<Change>,
@@ -190,7 +197,7 @@ impl ServiceRules {
     async fn advance(&self, applied: &mut Applied, desired: &Ports) -> Result<(Vec<(Change, Error)>, Progress)> {
         let started = Instant::now();
         let (again, new): (Vec<_>, Vec<_>) =
-            changes::changes(&applied.ports, desired).into_iter().partition(|c| applied.refused.contains(c));
+            changes::changes(applied.table.ports(), desired).into_iter().partition(|c| applied.refused.contains(c));
         let mut work = VecDeque::from(changes::transactions(new));
         // One by one, after all others.
         work.extend(again.into_iter().map(|change| vec![change]));
@@ -230,25 +237,19 @@ impl ServiceRules {
 
     /// Writes some changes in one transaction. On an error nothing has changed.
     async fn write(&self, applied: &mut Applied, transaction: &[Change]) -> Result<()> {
-        let mut ports = applied.ports.clone();
-        for Change { name, port, .. } in transaction {
-            match port {
-                Some(port) => ports.insert(name.clone(), port.clone()),
-                None => ports.remove(name),
-            };
-        }
-        let rules = render::render(&self.options, ports.values().map(|p| &**p));
-        let script = if applied.begun { rules.difference(&applied.rules) } else { rules.replacement() };
+        let step = applied.table.step(&self.options, transaction);
+        let script = if applied.begun { step.script() } else { step.replacement(&self.options) };
         if !script.is_empty() {
             nft::apply(self.options.node_namespace.as_deref(), &script).await?;
         }
-        (applied.begun, applied.ports, applied.rules) = (true, ports, rules);
+        applied.table.commit(step);
+        applied.begun = true;
         Ok(())
     }
 
     /// Deletes UDP flows to removed endpoints, if endpoints have changed.
     async fn forget_flows(&self, applied: &mut Applied) {
-        let flows = render::flows(applied.ports.values().map(|p| &**p));
+        let flows = render::flows(applied.table.ports().values().map(|p| &**p));
         if flows == applied.flows {
             return;
         }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::ruleset::{Chain, Container, Ruleset};
 use super::{Affinity, Endpoint, Options, Policy, ServicePort, table};
+use crate::address::{Cidr, outermost};
 use crate::conntrack::Flows;
 use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
+use crate::ruleset::{Chain, Container, Ruleset};
 
 /// The mark of packets to forward with the node's address, so that the answer comes back through it.
 const MARK: u32 = 0x4000;
@@ -23,7 +24,7 @@ const CLIENTS: u32 = 24_576;
 /// Removes external addresses that no service may have. A user may write any address into a service; these belong to pods, the node,
 /// other services or the machine's links, or are reserved. (For ports of the node itself see [`exempt`].)
 pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
-    let taken = |ip: &Ipv4Addr| {
+    let reserved = |ip: &Ipv4Addr| {
         options.cluster_range.contains(*ip)
             || options.service_range.contains(*ip)
             || ip.is_loopback()
@@ -32,19 +33,89 @@ pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<
             || ip.is_broadcast()
             || ip.octets()[0] == 0
     };
-    if !services.iter().any(|s| s.external_ips.iter().any(taken)) {
+    // Those of load balancers are given away by a controller.
+    let taken = |ip: &Ipv4Addr| reserved(ip) || options.load_balancer_range.is_some_and(|range| range.contains(*ip));
+    if !services.iter().any(|s| s.external_ips.iter().any(taken) || s.load_balancer_ips.iter().any(reserved)) {
         return services.into();
     }
     let mut services = services.to_vec();
-    services.iter_mut().for_each(|s| s.external_ips.retain(|ip| !taken(ip)));
+    for service in &mut services {
+        service.external_ips.retain(|ip| !taken(ip));
+        service.load_balancer_ips.retain(|ip| !reserved(ip));
+    }
     services.into()
 }
 
-pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a ServicePort>) -> Ruleset {
+const BY_ADDRESS: &str = "{ type ipv4_addr . inet_proto . inet_service : verdict; }";
+const BY_PORT: &str = "{ type inet_proto . inet_service : verdict; }";
+
+/// Maps with elements of several services, and their declarations.
+pub const SHARED_MAPS: [(&str, &str); 5] = [
+    ("service-ips", BY_ADDRESS),
+    ("service-nodeports", BY_PORT),
+    ("no-endpoint-services", BY_ADDRESS),
+    ("no-endpoint-nodeports", BY_PORT),
+    (ENDPOINTS, "{ type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }"),
+];
+
+/// The map of the endpoints of services by the services' addresses and ports, and numbers from 0.
+const ENDPOINTS: &str = "endpoints";
+/// The beginning of names of the chains that pick one of so many endpoints of this map.
+const NUMBERED_PICKER: &str = "pick-";
+
+/// Sets with elements of several services, and their declarations.
+pub const SHARED_SETS: [(&str, &str); 1] = [("hairpin", "{ type ipv4_addr . ipv4_addr; }")];
+
+/// Whether several services have elements in this map or set.
+pub fn is_shared(name: &str) -> bool {
+    SHARED_MAPS.iter().chain(&SHARED_SETS).any(|(shared, _)| *shared == name)
+}
+
+/// Whether several services use this chain.
+pub fn is_shared_chain(name: &str) -> bool {
+    name.starts_with(NUMBERED_PICKER)
+}
+
+/// The chain of this name that several services use. The number of the endpoint is in the packet's priority, as with [`sticky`].
+pub fn shared_chain(name: &str) -> Chain {
+    let count: u32 = name.strip_prefix(NUMBERED_PICKER).and_then(|n| n.parse().ok()).unwrap_or(1);
+    let choices: Vec<String> = (0..count).map(|n| format!("{n} : {}", numbered(n))).collect();
+    let go = format!("dnat ip addr . port to ip daddr . meta l4proto . th dport . meta priority map @{ENDPOINTS}");
+    let protocols = "meta l4proto { tcp, udp, sctp }";
+    let rules = [
+        format!("{protocols} meta priority set numgen random mod {count} map {{ {} }} {go}", choices.join(", ")),
+        // While the map changes, a packet may see the old number; the first endpoint exists in any case.
+        format!("{protocols} meta priority set {} {go}", numbered(0)),
+    ];
+    Chain { declaration: String::new(), rules: rules.to_vec() }
+}
+
+/// The number of an endpoint, from 0, as `nft` writes it in a priority: the lowest one has a name of its own.
+fn numbered(number: u32) -> String {
+    class(number.wrapping_add(1))
+}
+
+/// The rules of one service port: its chains and maps, and its elements of shared maps and sets.
+pub fn render_port(options: &Options, service: &ServicePort) -> Ruleset {
+    let mut out = containers(options);
+    render_service(&mut out, options, service);
+    out
+}
+
+fn containers(options: &Options) -> Ruleset {
     let mut out = Ruleset { table: table(&options.id), ..Ruleset::default() };
-    frame(&mut out, options);
+    let container = |declaration: &str| Container { declaration: declaration.to_owned(), ..Container::default() };
+    out.maps.extend(SHARED_MAPS.map(|(name, declaration)| (name.to_owned(), container(declaration))));
+    out.sets.extend(SHARED_SETS.map(|(name, declaration)| (name.to_owned(), container(declaration))));
+    out
+}
+
+/// The rules of all services.
+#[cfg(test)]
+pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a ServicePort>) -> Ruleset {
+    let mut out = frame(options);
     for service in services {
-        render_service(&mut out, service);
+        render_service(&mut out, options, service);
     }
     out
 }
@@ -54,7 +125,7 @@ pub fn flows<'a>(services: impl IntoIterator<Item = &'a ServicePort>) -> Flows {
     let mut flows = Flows::default();
     for service in services.into_iter().filter(|s| s.protocol == Protocol::Udp) {
         let endpoints: Arc<BTreeSet<_>> = Arc::new(service.endpoints.iter().map(|e| (e.address, e.port)).collect());
-        for ip in std::iter::once(&service.cluster_ip).chain(&service.external_ips) {
+        for ip in std::iter::once(&service.cluster_ip).chain(outer_ips(service)) {
             flows.services.insert((*ip, service.port), endpoints.clone());
         }
         if let Some(port) = service.node_port {
@@ -69,20 +140,9 @@ fn chain(out: &mut Ruleset, name: &str, declaration: &str, rules: Vec<String>) {
 }
 
 /// The table without services.
-fn frame(out: &mut Ruleset, options: &Options) {
-    let by_address = "{ type ipv4_addr . inet_proto . inet_service : verdict; }";
-    let by_port = "{ type inet_proto . inet_service : verdict; }";
-    for (name, declaration) in [
-        ("service-ips", by_address),
-        ("service-nodeports", by_port),
-        ("no-endpoint-services", by_address),
-        ("no-endpoint-nodeports", by_port),
-    ] {
-        out.maps.insert(name.into(), Container { declaration: declaration.into(), ..Container::default() });
-    }
-    let hairpin = Container { declaration: "{ type ipv4_addr . ipv4_addr; }".into(), ..Container::default() };
-    out.sets.insert("hairpin".into(), hairpin);
-
+pub fn frame(options: &Options) -> Ruleset {
+    let mut all = containers(options);
+    let out = &mut all;
     let rules = |rules: &[&str]| rules.iter().map(|r| (*r).to_owned()).collect::<Vec<_>>();
     let local = "fib daddr type local meta l4proto . th dport vmap";
     let mut services = exempt(options);
@@ -92,12 +152,13 @@ fn frame(out: &mut Ruleset, options: &Options) {
     let refuse = rules(&["meta l4proto tcp reject with tcp reset", "reject with icmp type port-unreachable"]);
     chain(out, "refuse", "", refuse);
     chain(out, "discard", "", rules(&["drop"]));
-    let service_range = options.service_range;
+    let ranges: Vec<String> =
+        std::iter::once(options.service_range).chain(options.load_balancer_range).map(|r| r.to_string()).collect();
     let mut check = exempt(options);
     check.push("ip daddr . meta l4proto . th dport vmap @no-endpoint-services".to_owned());
     check.push(format!("{local} @no-endpoint-nodeports"));
     // An untranslated packet: the service port does not exist.
-    check.push(format!("ip daddr {service_range} goto refuse"));
+    check.push(format!("ip daddr {{ {} }} goto refuse", ranges.join(", ")));
     chain(out, "check", "", check);
     for (hook, name) in [("input", "check-input"), ("forward", "check-forward"), ("output", "check-output")] {
         let declaration = format!("{{ type filter hook {hook} priority filter; policy accept; }}");
@@ -116,6 +177,7 @@ fn frame(out: &mut Ruleset, options: &Options) {
     chain(out, "nat-postrouting", declaration, masquerade.to_vec());
     let mark = format!("meta mark set meta mark or {MARK:#x}");
     chain(out, "mark-for-masquerade", "", vec![mark]);
+    all
 }
 
 /// Rules that exempt what the node itself serves from all services: its loopback, and its own ports on every address that it has at
@@ -146,12 +208,7 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
     let name = format!("{kind}-{}", short(&service.name));
     let protocol = service.protocol.word();
     let count = endpoints.len();
-    for endpoint in endpoints {
-        let pair = format!("{0} . {0}", endpoint.address);
-        if let Some(set) = out.sets.get_mut("hairpin") {
-            set.elements.insert(pair, String::new());
-        }
-    }
+    allow_hairpins(out, endpoints);
     let mut rules = match service.affinity {
         Affinity::None => {
             let choices: Vec<String> =
@@ -167,6 +224,29 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
     rules.push(format!("meta l4proto {protocol} dnat to {}:{}", first.address, first.port));
     chain(out, &name, "", rules);
     Some(name)
+}
+
+/// The chain that picks one of these endpoints of the service with this key. The endpoints are elements of a map of all services: with a chain for each
+/// service, the kernel and `nft` read thousands of them for every change.
+fn numbered_picker(out: &mut Ruleset, key: &str, endpoints: &BTreeSet<Endpoint>) -> Option<String> {
+    endpoints.first()?;
+    for (number, endpoint) in (0..).zip(endpoints) {
+        let value = format!("{} . {}", endpoint.address, endpoint.port);
+        put(out, ENDPOINTS, format!("{key} . {}", numbered(number)), value);
+    }
+    allow_hairpins(out, endpoints);
+    let name = format!("{NUMBERED_PICKER}{}", endpoints.len());
+    out.chains.entry(name.clone()).or_insert_with(|| shared_chain(&name));
+    Some(name)
+}
+
+/// Lets endpoints reach themselves.
+fn allow_hairpins(out: &mut Ruleset, endpoints: &BTreeSet<Endpoint>) {
+    for endpoint in endpoints {
+        if let Some(set) = out.sets.get_mut("hairpin") {
+            set.elements.insert(format!("{0} . {0}", endpoint.address), String::new());
+        }
+    }
 }
 
 /// Rules for session affinity: a client gets its previous endpoint, from one table of clients per port.
@@ -223,61 +303,86 @@ fn class(number: u32) -> String {
     format!("{:x}:{:x}", number >> 16, number & 0xffff)
 }
 
-fn render_service(out: &mut Ruleset, service: &ServicePort) {
-    let all: BTreeSet<Endpoint> = service.endpoints.iter().copied().collect();
-    let local: BTreeSet<Endpoint> = all.iter().copied().filter(|e| e.local).collect();
+/// The addresses by which a service is reached from outside of the cluster.
+fn outer_ips(service: &ServicePort) -> impl Iterator<Item = &Ipv4Addr> {
+    service.external_ips.iter().chain(&service.load_balancer_ips)
+}
+
+/// Adds an element, unless another service has the key.
+fn put(out: &mut Ruleset, map: &str, key: String, value: String) {
+    if let Some(map) = out.maps.get_mut(map) {
+        map.elements.entry(key).or_insert(value);
+    }
+}
+
+fn render_service(out: &mut Ruleset, options: &Options, service: &ServicePort) {
+    let all: BTreeSet<Endpoint> = service.endpoints.iter().copied().filter(|e| e.cluster).collect();
+    let local: BTreeSet<Endpoint> = service.endpoints.iter().copied().filter(|e| e.local).collect();
     let key = |ip: &Ipv4Addr| format!("{ip} . {} . {}", service.protocol.word(), service.port);
-    let mut put = |map: &str, key: String, value: String| {
-        if let Some(map) = out.maps.get_mut(map) {
-            map.elements.entry(key).or_insert(value); // the first service keeps the key
-        }
-    };
+    let node_port = service.node_port.map(|port| format!("{} . {port}", service.protocol.word()));
     // Without any endpoint: refuse. With endpoints, but none here where only those count: drop, so that a load balancer without this
     // information tries another node.
-    let refusal = if all.is_empty() { "goto refuse" } else { "goto discard" }.to_owned();
-    let external = !service.external_ips.is_empty() || service.node_port.is_some();
+    let refusal = if service.endpoints.is_empty() { "goto refuse" } else { "goto discard" };
+    let external = outer_ips(service).next().is_some() || service.node_port.is_some();
     let internal_endpoints = if service.internal_policy == Policy::Local { &local } else { &all };
     let external_endpoints = if service.external_policy == Policy::Local { &local } else { &all };
     if internal_endpoints.is_empty() {
-        put("no-endpoint-services", key(&service.cluster_ip), refusal.clone());
+        put(out, "no-endpoint-services", key(&service.cluster_ip), refusal.to_owned());
     }
     if external_endpoints.is_empty() && external {
-        for ip in &service.external_ips {
-            put("no-endpoint-services", key(ip), refusal.clone());
+        for ip in outer_ips(service) {
+            put(out, "no-endpoint-services", key(ip), refusal.to_owned());
         }
-        if let Some(port) = service.node_port {
-            put("no-endpoint-nodeports", format!("{} . {port}", service.protocol.word()), refusal);
+        if let Some(key) = &node_port {
+            put(out, "no-endpoint-nodeports", key.clone(), refusal.to_owned());
         }
     }
 
     let kind = |policy| if policy == Policy::Local { "local" } else { "svc" };
-    let internal_picker = picker(out, service, internal_endpoints, kind(service.internal_policy));
-    let external_picker =
-        if external { picker(out, service, external_endpoints, kind(service.external_policy)) } else { None };
-    let mut put = |map: &str, key: String, value: String| {
-        if let Some(map) = out.maps.get_mut(map) {
-            map.elements.entry(key).or_insert(value);
-        }
+    let picker_of_all = match service.affinity {
+        Affinity::None => numbered_picker(out, &key(&service.cluster_ip), internal_endpoints),
+        Affinity::ClientIp(_) => picker(out, service, internal_endpoints, kind(service.internal_policy)),
     };
-    if let Some(picker) = &internal_picker {
-        put("service-ips", key(&service.cluster_ip), format!("goto {picker}"));
+    if let Some(picker) = picker_of_all {
+        put(out, "service-ips", key(&service.cluster_ip), format!("goto {picker}"));
     }
-    if let Some(picker) = external_picker {
-        let name = format!("ext-{}", short(&service.name));
-        for ip in &service.external_ips {
-            put("service-ips", key(ip), format!("goto {name}"));
+    let mut rules = Vec::new();
+    if external && service.external_policy == Policy::Local {
+        // From pods and the node itself, all endpoints are used, as for the address of the service.
+        if let Some(picker) = picker(out, service, &all, "svc") {
+            rules.push(format!("ip saddr {} goto {picker}", options.cluster_range));
+            rules.push("fib saddr type local jump mark-for-masquerade".to_owned());
+            rules.push(format!("fib saddr type local goto {picker}"));
         }
-        if let Some(port) = service.node_port {
-            let key = format!("{} . {port}", service.protocol.word());
-            put("service-nodeports", key, format!("goto {name}"));
-        }
-        // With policy Local the client's address is kept: the endpoint is here, so its answer comes back anyway.
-        let mut rules = Vec::new();
-        if service.external_policy == Policy::Cluster {
-            rules.push("jump mark-for-masquerade".to_owned());
-        }
+        // The client's address is kept: the endpoint is here, so its answer comes back anyway.
+        rules.extend(picker(out, service, &local, "local").map(|picker| format!("goto {picker}")));
+    } else if external && let Some(picker) = picker(out, service, &all, "svc") {
+        rules.push("jump mark-for-masquerade".to_owned());
         rules.push(format!("goto {picker}"));
-        chain(out, &name, "", rules);
+    }
+    if rules.is_empty() {
+        return;
+    }
+    let name = format!("ext-{}", short(&service.name));
+    chain(out, &name, "", rules);
+    for ip in &service.external_ips {
+        put(out, "service-ips", key(ip), format!("goto {name}"));
+    }
+    if let Some(key) = node_port {
+        put(out, "service-nodeports", key, format!("goto {name}"));
+    }
+    if service.load_balancer_ips.is_empty() {
+        return;
+    }
+    let mut entry = name.clone();
+    if !service.source_ranges.is_empty() {
+        entry = format!("lb-{}", short(&service.name));
+        let ranges: Vec<String> = outermost(&service.source_ranges).iter().map(Cidr::to_string).collect();
+        let rules = [format!("ip saddr != {{ {} }} drop", ranges.join(", ")), format!("goto {name}")];
+        chain(out, &entry, "", rules.to_vec());
+    }
+    for ip in &service.load_balancer_ips {
+        put(out, "service-ips", key(ip), format!("goto {entry}"));
     }
 }
 
@@ -296,6 +401,7 @@ mod tests {
             node_namespace: None,
             cluster_range: "10.0.0.0/8".parse().unwrap(),
             service_range: "10.96.0.0/12".parse().unwrap(),
+            load_balancer_range: Some("192.0.2.128/25".parse().unwrap()),
             own_ports: vec![own(None, 6443), own(None, 10250), own(Some(Ipv4Addr::new(10, 1, 0, 1)), 53)],
         }
     }
@@ -308,6 +414,7 @@ mod tests {
         let endpoint = |(last, local): &(u8, bool)| Endpoint {
             address: Ipv4Addr::new(10, 1, 0, *last),
             port: 8080,
+            cluster: true,
             local: *local,
         };
         ServicePort {
@@ -317,6 +424,8 @@ mod tests {
             port: 80,
             node_port: Some(30080),
             external_ips: vec![],
+            load_balancer_ips: vec![],
+            source_ranges: vec![],
             endpoints: endpoints.iter().map(endpoint).collect(),
             affinity: Affinity::None,
             internal_policy: Policy::Cluster,
@@ -429,13 +538,13 @@ mod tests {
 
     #[test]
     fn endpoints_keep_their_numbers_while_others_come_and_go() {
-        let end = |last, port| Endpoint { address: Ipv4Addr::new(10, 1, 0, last), port, local: true };
+        let end = |last, port| Endpoint { address: Ipv4Addr::new(10, 1, 0, last), port, cluster: true, local: true };
         let few = numbers(&[end(3, 80), end(5, 80)].into());
         let more = numbers(&[end(1, 80), end(3, 80), end(4, 80), end(5, 80), end(5, 81)].into());
         assert_eq!(more.len(), 5);
         assert!(few.iter().all(|(number, endpoint)| more[number] == *endpoint));
-        let zero = Endpoint { address: Ipv4Addr::new(0, 80, 0, 0), port: 80, local: true };
-        let same = Endpoint { address: Ipv4Addr::new(0, 81, 0, 1), port: 81, local: true };
+        let zero = Endpoint { address: Ipv4Addr::new(0, 80, 0, 0), port: 80, cluster: true, local: true };
+        let same = Endpoint { address: Ipv4Addr::new(0, 81, 0, 1), port: 81, cluster: true, local: true };
         assert_eq!(numbers(&[zero, same].into()).into_keys().collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -45,6 +45,7 @@ impl Node {
             pod_range: "10.1.3.0/24".parse().unwrap(),
             cluster_range: "10.1.0.0/16".parse().unwrap(),
             service_range: "10.96.0.0/16".parse().unwrap(),
+            load_balancer_range: Some("10.97.0.0/24".parse().unwrap()),
             tunnel: None,
             mtu: None,
             masquerade: true,
@@ -83,6 +84,7 @@ impl Node {
             node_namespace: Some(self.node.clone()),
             cluster_range: self.options.cluster_range,
             service_range: self.options.service_range,
+            load_balancer_range: self.options.load_balancer_range,
             own_ports: vec![HostPort { address: None, protocol: Protocol::Tcp, port: OWN_PORT, target: OWN_PORT }],
         }
     }

@@ -10,6 +10,7 @@ pub mod files;
 mod holds;
 mod hooks;
 mod keyring;
+pub(crate) mod local_storage;
 mod messages;
 pub mod plan;
 mod ports;

@@ -20,6 +20,7 @@ use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use super::totals;
 use crate::admission::PREEMPTING;
+use crate::pod::local_storage::EVICTED;
 use crate::resources::{is_sidecar, qos};
 use crate::shutdown::TERMINATED;
 
@@ -474,13 +475,12 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         condition(CONDITIONS[3], containers),
         condition(CONDITIONS[4], Verdict::yes()),
     ];
-    let disruption = match facts.failed {
-        Some((reason, _)) if reason == PREEMPTING.0 => {
-            Some("Pod was preempted by Kubelet to accommodate a critical pod.")
-        }
-        Some((reason, message)) if reason == TERMINATED.0 => Some(message),
+    let disruption = facts.failed.and_then(|(reason, message)| match reason {
+        _ if reason == PREEMPTING.0 => Some("Pod was preempted by Kubelet to accommodate a critical pod."),
+        _ if reason == TERMINATED.0 => Some(message),
+        EVICTED => Some(message),
         _ => None,
-    };
+    });
     if let Some(message) = disruption {
         let message = Some(message.to_owned());
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };

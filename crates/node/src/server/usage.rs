@@ -17,6 +17,7 @@ use crate::counts::PodLabels;
 use crate::node::meminfo;
 use crate::options::Host;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
+use crate::pod::worker::storage::log_bytes;
 
 /// A rate is the mean over at least this many nanoseconds, once an earlier sample is so old.
 const WINDOW: u64 = 10_000_000_000;
@@ -242,13 +243,6 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
     rates.retain(known);
     handle.layers.retain(known);
     Ok(Everything { at, node, pods })
-}
-
-/// Bytes of a container's log, with the files that were rotated away; None if there is no file.
-fn log_bytes(log: &Path) -> Option<u64> {
-    let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
-    let moved: u64 = runtime::rotation::rotated(log).iter().filter_map(|log| size(log)).sum();
-    Some(size(log)? + moved)
 }
 
 /// Values read from the machine.

@@ -177,6 +177,11 @@ impl Volumes {
         Ok((volume, self.volumes_directory(uid).join(directory).join(&spec.name)))
     }
 
+    /// The directory of a volume of a pod; `None` if this kind of volume has none.
+    pub fn directory(&self, pod: &Pod, spec: &api::Volume) -> Option<PathBuf> {
+        self.find(pod, spec).ok().map(|(_, directory)| directory)
+    }
+
     /// Sets up every volume of the pod and returns their paths by name.
     pub async fn set_up(
         &self,

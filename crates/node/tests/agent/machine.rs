@@ -92,6 +92,7 @@ impl Machine {
             pod_range: "10.201.0.0/24".parse().unwrap(),
             cluster_range: "10.201.0.0/16".parse().unwrap(),
             service_range: "10.202.0.0/16".parse().unwrap(),
+            load_balancer_range: None,
             tunnel: None,
             mtu: None,
             masquerade: false,

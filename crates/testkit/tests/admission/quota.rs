@@ -36,6 +36,7 @@ impl Plane {
             terminated_pods: controllers::podgc::DEFAULT_THRESHOLD,
             server: client.clone(),
             service_ranges: vec!["10.96.0.0/16".into()],
+            load_balancers: None,
         };
         let component = Supervisor::default().component("controller-manager", &shutdown, &Handle::current());
         controllers::start(&options, &component, &|name| client.clone().with_user_agent(name));

@@ -5,6 +5,7 @@
 mod accounts;
 mod addresses;
 mod autoscaling;
+mod balancers;
 mod batch;
 mod binding;
 mod budgets;

@@ -13,6 +13,7 @@ mod resize;
 mod sandbox;
 mod start;
 mod stop;
+pub(crate) mod storage;
 mod sync;
 mod volumes;
 
@@ -105,6 +106,8 @@ pub(crate) struct Worker {
     start_permit: Option<StartPermit>,
     /// When the agent saw the pod first, until it runs; `None` for a pod of an earlier agent.
     seen: Option<Instant>,
+    /// When the local storage is measured next; `None` before the first time, and for a pod without limits.
+    storage_due: Option<Instant>,
     /// The admission of the pod, from before it starts until it has ended.
     admitted: Option<Admitted>,
     /// Why the node rejects the pod, until that is reported.
@@ -183,6 +186,7 @@ impl Worker {
             relabelled: false,
             start_permit: None,
             seen: is_new.then(Instant::now),
+            storage_due: None,
             admitted,
             rejected,
             panics: 0,

@@ -65,6 +65,9 @@ impl Worker {
                 self.event(None, Severity::Normal, "DeadlineExceeded", message);
                 return self.fail("DeadlineExceeded", message).await;
             }
+            if let Some(next) = self.check_storage(&seen).await {
+                return next;
+            }
             let mut plan = self.plan(&seen);
             // Checked before the first start only: a pod that runs was admitted.
             if plan.new_sandbox
@@ -88,7 +91,8 @@ impl Worker {
             if !acted {
                 self.start_permit = None;
                 let retry = self.report(false).await.map(|u| u.retry);
-                let waits = [plan.wake, retry, self.holds.first_end(self.now()), self.next_labels()];
+                let waits =
+                    [plan.wake, retry, self.holds.first_end(self.now()), self.next_labels(), self.next_storage()];
                 return waits.into_iter().flatten().min().unwrap_or(RESYNC);
             }
         }
@@ -104,7 +108,7 @@ impl Worker {
         }
         if let Some(period) = self.shared.known.shutdown.period(&self.uid) {
             let (reason, message) = TERMINATED;
-            let next = self.fail_within(period, reason, message).await;
+            let next = self.fail_within(reason, message, self.grace().min(period)).await;
             self.shared.known.shutdown.pod_ended(&self.uid);
             return Some(next);
         }
@@ -254,13 +258,13 @@ impl Worker {
     }
 
     async fn fail(&mut self, reason: &str, message: &str) -> Duration {
-        self.fail_within(Duration::MAX, reason, message).await
+        self.fail_within(reason, message, self.grace()).await
     }
 
-    /// Ends the pod within its grace period, or within `limit` if that is shorter.
-    async fn fail_within(&mut self, limit: Duration, reason: &str, message: &str) -> Duration {
+    /// Ends the pod within this grace period.
+    pub(super) async fn fail_within(&mut self, reason: &str, message: &str, grace: Duration) -> Duration {
         self.failed = Some((reason.to_owned(), message.to_owned()));
-        self.stop_everything(self.grace().min(limit)).await;
+        self.stop_everything(grace).await;
         self.stage = Stage::Ended;
         self.admitted = None;
         self.report(true).await.map_or(RESYNC, |u| u.retry)

@@ -41,6 +41,11 @@ impl Ruleset {
 
     /// Commands that make `before` into this; empty if nothing changes.
     pub fn difference(&self, before: &Ruleset) -> String {
+        self.changes(before) + &self.removals(before)
+    }
+
+    /// The commands of [`Ruleset::difference`] that add and change objects.
+    pub fn changes(&self, before: &Ruleset) -> String {
         let table = &self.table;
         let mut script = String::new();
         // `write!` to a String cannot fail.
@@ -48,7 +53,7 @@ impl Ruleset {
             let _ = writeln!(script, "{line}");
         };
 
-        // Objects are created before those that refer to them: declarations, chains, rules, elements…
+        // Objects are created before those that refer to them: declarations, chains, rules, elements.
         for (kind, now, old) in [("map", &self.maps, &before.maps), ("set", &self.sets, &before.sets)] {
             for (name, container) in now {
                 match old.get(name) {
@@ -98,7 +103,18 @@ impl Ruleset {
                 }
             }
         }
-        // …and removed after them: first all rules, since chains may refer to each other.
+        script
+    }
+
+    /// The commands of [`Ruleset::difference`] that remove objects, which run after the others.
+    pub fn removals(&self, before: &Ruleset) -> String {
+        let table = &self.table;
+        let mut script = String::new();
+        // `write!` to a String cannot fail.
+        let mut say = |line: std::fmt::Arguments| {
+            let _ = writeln!(script, "{line}");
+        };
+        // First all rules, since chains may refer to each other.
         let gone: Vec<&String> = before.chains.keys().filter(|n| !self.chains.contains_key(*n)).collect();
         for name in &gone {
             say(format_args!("flush chain ip {table} {name}"));

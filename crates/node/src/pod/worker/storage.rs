@@ -1,0 +1,68 @@
+//! Local storage of a pod with limits: measured every few seconds, and the pod is evicted if it exceeds one.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use client::Severity;
+use k8s_openapi::api::core::v1::Volume;
+use supervisor::blocking;
+use tokio::time::Instant;
+
+use super::Worker;
+use super::observe::Observed;
+use crate::pod::local_storage::{EVICTED, Limits, Usage};
+
+/// The pause between two measurements (upstream's `monitoringInterval`).
+const INTERVAL: Duration = Duration::from_secs(10);
+/// The grace period of an eviction.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Bytes of a container's log, with the files that were rotated away.
+pub(crate) fn log_bytes(log: &Path) -> Option<u64> {
+    let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
+    let moved: u64 = runtime::rotation::rotated(log).iter().filter_map(|log| size(log)).sum();
+    Some(size(log)? + moved)
+}
+
+impl Worker {
+    /// Evicts the pod if it exceeds a limit of local storage. Returns when the next round is due; `None` if the pod may run on.
+    pub(super) async fn check_storage(&mut self, seen: &Observed) -> Option<Duration> {
+        let limits = Limits::of(self.pod.spec.as_ref()?)?;
+        if self.storage_due.is_some_and(|due| Instant::now() < due) {
+            return None;
+        }
+        self.storage_due = Some(Instant::now() + INTERVAL);
+        let usage = self.measure_storage(seen).await;
+        let message = limits.exceeded(&usage)?;
+        self.event(None, Severity::Warning, EVICTED, message.clone());
+        Some(self.fail_within(EVICTED, &message, GRACE).await)
+    }
+
+    /// How long until the local storage is measured again; `None` for a pod without limits.
+    pub(super) fn next_storage(&self) -> Option<Duration> {
+        Some(self.storage_due?.saturating_duration_since(Instant::now()))
+    }
+
+    async fn measure_storage(&self, seen: &Observed) -> Usage {
+        let mut usage = Usage::default();
+        for c in seen.newest.values() {
+            let (layer, _) = self.shared.options.runtime.container_layer(&c.id).await.unwrap_or_default();
+            let log = c.log_path.clone();
+            let log = blocking(move || log_bytes(&log)).await.unwrap_or(0);
+            usage.containers.insert(c.name.clone(), layer + log);
+        }
+        let is_on_disk =
+            |v: &&Volume| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty());
+        let specs = self.pod.spec.as_ref().and_then(|s| s.volumes.as_ref()).into_iter().flatten();
+        let volumes: Vec<(String, PathBuf)> = specs
+            .filter(is_on_disk)
+            .filter_map(|v| Some((v.name.clone(), self.shared.volumes.directory(&self.pod, v)?)))
+            .collect();
+        usage.volumes = blocking(move || {
+            let bytes = |(name, path): (String, PathBuf)| (name, runtime::beneath::disk_usage(&path).0);
+            volumes.into_iter().map(bytes).collect()
+        })
+        .await;
+        usage
+    }
+}
