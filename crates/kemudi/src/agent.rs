@@ -2,14 +2,16 @@
 
 use crate::cluster_network::ClusterNetwork;
 use crate::kubelet::Sockets;
+use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
 use distribution::{Limits, Puller};
 use meta::{Clock, Rng};
 use network::policies::{Options as PolicyOptions, PolicyRules};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
+use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
-use node::{Agent, Allowlist, DnsOptions, SeccompDefault};
+use node::{Agent, Allowlist, DnsOptions};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
@@ -67,10 +69,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Allowed unsafe sysctls.
     pub sysctls: Allowlist,
-    /// Maximum number of processes and threads of a pod; -1 for no limit.
-    pub pod_max_pids: i64,
-    /// Default seccomp profile of containers.
-    pub seccomp_default: SeccompDefault,
+    /// The kubelet's configuration.
+    pub configuration: KubeletConfiguration,
     /// The configuration of image registries, if not that of the data directory.
     pub registries: Option<PathBuf>,
     pub node_name: String,
@@ -148,6 +148,13 @@ impl Config {
     }
 }
 
+/// A node that runs in this process.
+pub struct RunningNode {
+    /// The listeners of the agent's API, which end when the last request has been answered after the shutdown.
+    pub listeners: Component,
+    pub handle: node::Handle,
+}
+
 /// Opens the pod network. Its packet rules are in place before any address of the cluster can be used.
 pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
     for name in ["network", "netns"] {
@@ -188,26 +195,27 @@ async fn remove_leftovers(embedded: &Embedded, puller: &Puller) {
 }
 
 /// Starts the services of the node: its agent on the threads of `runtime`, the API of the agent, the service proxy and the DNS server.
-/// Returns the listeners of the agent's API, which end when the last request has been answered after the shutdown.
 pub async fn start(
     config: &Config,
     network: PodNetwork,
     sockets: Sockets,
     environment: &Environment,
     runtime: &Handle,
-) -> Result<Component, Error> {
+) -> Result<RunningNode, Error> {
     let listens = sockets.address().map_err(|e| Error::Port(SocketAddr::from(([0; 4], 0)), e))?;
     if let Err(e) = runtime::terminals::raise(TERMINALS) {
         tracing::warn!("raising the limit of pseudo-terminals failed: {e}");
     }
     // As kubelet does: when memory runs out, pods are killed first. Child processes inherit the score; containers get their own.
-    if let Err(e) = std::fs::write("/proc/self/oom_score_adj", "-999") {
+    if let Err(e) = std::fs::write("/proc/self/oom_score_adj", config.configuration.oom_score_adj.to_string()) {
         tracing::debug!("setting the out-of-memory score failed: {e}");
     }
     let clock = runtime_clock(environment.clock.clone());
     let embedded = Embedded::open(config.runtime(clock)).await?;
     let registries = config.registries.clone().unwrap_or_else(|| config.data_dir.join(REGISTRIES));
-    let puller = Puller::new(embedded.images().clone(), registries, Limits::default());
+    let default = Limits::default();
+    let limits = Limits { pulls: config.configuration.parallel_pulls().unwrap_or(default.pulls), ..default };
+    let puller = Puller::new(embedded.images().clone(), registries, limits);
     // First of all: they may fill the disk.
     remove_leftovers(&embedded, &puller).await;
     if let Err(error) = record_registries(&config.data_dir, config.registries.as_deref()) {
@@ -251,16 +259,11 @@ pub async fn start(
         node_namespace: None,
         data_dir,
         log_dir,
-        dns: DnsOptions {
-            server: Some(config.cluster.dns.to_string()),
-            domain: DOMAIN.into(),
-            node: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
-        },
+        dns: dns(&config.configuration, config.cluster.dns),
         pod_cidr: Some(config.pod_range.to_string()),
-        max_pods: 110,
+        configuration: config.configuration.clone(),
+        decoder: Arc::new(Decoder),
         sysctls: config.sysctls.clone(),
-        pod_pids_limit: Some(config.pod_max_pids),
-        seccomp_default: config.seccomp_default,
         address: listens.ip(),
         port: listens.port(),
         own_ports: own_ports.clone(),
@@ -274,7 +277,8 @@ pub async fn start(
         rng: environment.rng.clone(),
     });
     let listeners = environment.component("kubelet-listeners", &Handle::current());
-    let listening = sockets.serve(agent.handle(), IpAddr::V4(node_ip), &listeners).await;
+    let handle = agent.handle();
+    let listening = sockets.serve(handle.clone(), IpAddr::V4(node_ip), &listeners).await;
     listening.map_err(|(socket, e)| Error::Port(socket, e))?;
     let (agent, shutdown) = (Arc::new(agent), environment.shutdown.clone());
     let node = environment.component("node", &Handle::current());
@@ -330,7 +334,27 @@ pub async fn start(
             })
         });
     }
-    Ok(listeners)
+    Ok(RunningNode { listeners, handle })
+}
+
+/// Where pods resolve names: with the DNS server of the cluster and that of the node, unless configured otherwise.
+fn dns(configuration: &KubeletConfiguration, cluster: Ipv4Addr) -> DnsOptions {
+    let servers = match configuration.cluster_dns.as_slice() {
+        [] => vec![cluster.to_string()],
+        servers => servers.to_vec(),
+    };
+    let domain = match configuration.cluster_domain.as_str() {
+        "" => DOMAIN.into(),
+        domain => domain.into(),
+    };
+    let node = match configuration.resolv_conf.as_str() {
+        "" => String::new(),
+        path => std::fs::read_to_string(path).unwrap_or_else(|error| {
+            tracing::warn!(path, %error, "reading the resolver configuration of the node failed; pods have none of it");
+            String::new()
+        }),
+    };
+    DnsOptions { servers, domain, node }
 }
 
 fn runtime_clock(clock: Arc<dyn Clock>) -> runtime::Clock {
@@ -373,8 +397,7 @@ fn recorded(data_dir: &Path) -> Config {
     Config {
         data_dir: data_dir.to_owned(),
         sysctls: Allowlist::default(),
-        pod_max_pids: -1,
-        seccomp_default: SeccompDefault::default(),
+        configuration: KubeletConfiguration::default(),
         registries: None,
         node_name: String::new(),
         node_ip: None,

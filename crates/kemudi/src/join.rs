@@ -2,13 +2,12 @@
 
 use crate::agent::{self, Environment};
 use crate::cluster_network::{self, ClusterNetwork};
-use crate::control_plane;
 use crate::kubelet::Sockets;
 use crate::options::KubeletOptions;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::up::{self, PID_FILE};
-use crate::{background, bootstrap, data_dir, pki, privileges};
+use crate::{background, bootstrap, data_dir, node_shutdown, pki, privileges};
 use apiserver::Certificates;
 use client::{Client, Impersonation, Informers};
 use meta::{Clock, Rng};
@@ -96,7 +95,8 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         return Err(up::Error::Privileges(missing));
     }
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let sysctls = node::Allowlist::new(&options.kubelet.allowed_unsafe_sysctls, &kernel)?;
+    let configuration = options.kubelet.configuration()?;
+    let sysctls = node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?;
     let node_name = options.kubelet.node_name()?;
     let token = token(&options)?;
     let ca_hashes =
@@ -107,6 +107,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     };
     let (max_connections, of_agent) = up::connections(runtime::open_files::raise(), true);
     let mut signals = Stop::listen().map_err(up::Error::Runtime)?;
+    let mut shutdowns = node_shutdown::Requests::listen().map_err(up::Error::Runtime)?;
     if options.end_with_input {
         std::thread::Builder::new().name("input".into()).spawn(end_with_input).map_err(up::Error::Runtime)?;
     }
@@ -116,8 +117,8 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     let Some(_lock) = up::take_lock(&options.data_dir).await.map_err(directory)? else {
         return Err(Error::InUse(options.data_dir.display().to_string()).into());
     };
-    let listening = control_plane::listen(options.kubelet.kubelet_address, options.kubelet.kubelet_port).await;
-    let listener = listening.map_err(up::kubelet_port)?;
+    let listening = up::listen_for_kubelet(&configuration).await;
+    let listener = listening?;
     crate::namespace::record(&options.data_dir).map_err(directory)?;
     let (clock, rng): (Arc<dyn Clock>, Arc<dyn Rng>) = (Arc::new(SystemClock), Arc::new(SystemRng));
     let settings = || Settings {
@@ -150,8 +151,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         api_port: None,
         data_dir: options.data_dir.clone(),
         sysctls,
-        pod_max_pids: options.kubelet.pod_max_pids,
-        seccomp_default: options.kubelet.seccomp_default(),
+        configuration,
         registries: options.kubelet.registries.clone(),
         node_name: node_name.clone(),
         node_ip: Some(node_ip),
@@ -190,14 +190,18 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     component.spawn("kubelet-tls", OnEnd::Restart, move || {
         follow(serving.subscribe(), tls.clone(), ca.clone(), data_dir.clone())
     });
-    let listeners = agent::start(&config, network, sockets, &environment, threads).await?;
+    let node = agent::start(&config, network, sockets, &environment, threads).await?;
     crate::output::note!("node {node_name} joined {servers} after {} ms", started.elapsed().as_millis());
     let failure = tokio::select! {
         () = signals.requested() => None,
         failure = supervisor.failure() => Some(failure),
+        () = shutdowns.received() => {
+            node_shutdown::carry_out(&node.handle, &mut signals).await;
+            None
+        }
     };
     trigger.trigger();
-    listeners.ended().await;
+    node.listeners.ended().await;
     let _ = std::fs::remove_file(&pid);
     failure.map_or(Ok(()), |failure| Err(failure.into()))
 }

@@ -189,8 +189,20 @@ fn name(number: u32) -> String {
 fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
     let registries = kubelet.registries.clone().unwrap_or_else(|| data_dir.join(agent::REGISTRIES));
     let mut flags = vec!["--registries".into(), registries.into_os_string()];
-    flags.push(format!("--pod-max-pids={}", kubelet.pod_max_pids).into());
-    flags.push(format!("--seccomp-default={}", kubelet.seccomp_default).into());
+    if let Some(path) = &kubelet.kubelet_config {
+        flags.push("--kubelet-config".into());
+        flags.push(path.into());
+    }
+    if let Some(path) = &kubelet.pod_manifest_path {
+        flags.push("--pod-manifest-path".into());
+        flags.push(path.into());
+    }
+    if let Some(pids) = kubelet.pod_max_pids {
+        flags.push(format!("--pod-max-pids={pids}").into());
+    }
+    if let Some(seccomp) = kubelet.seccomp_default {
+        flags.push(format!("--seccomp-default={seccomp}").into());
+    }
     if !kubelet.allowed_unsafe_sysctls.is_empty() {
         flags.push(format!("--allowed-unsafe-sysctls={}", kubelet.allowed_unsafe_sysctls.join(",")).into());
     }

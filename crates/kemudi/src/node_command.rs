@@ -1,7 +1,8 @@
-//! `kemudi node`: stops, starts, cuts off and heals the nodes of `kemudi up --nodes`.
+//! `kemudi node`: stops, starts, cuts off and heals the nodes of `kemudi up --nodes`, and shuts down a node with its pods.
 
 use crate::images::DataDir;
 use crate::machine::{self, Request, State};
+use crate::node_shutdown;
 use crate::output::{note, print_line};
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,6 +23,12 @@ pub enum Command {
     Cut(Target),
     /// Connects a node to the network again.
     Heal(Target),
+    /// Ends the pods of the node of this data directory in the order of their priority, and then the process of the node
+    /// (`shutdownGracePeriod` in the KubeletConfiguration). Waits for its end.
+    Shutdown {
+        #[command(flatten)]
+        directory: DataDir,
+    },
 }
 
 #[derive(clap::Args)]
@@ -38,6 +45,7 @@ pub fn main(command: &Command) -> ExitCode {
         Command::Stop(t) => (Request::Stop(t.node.clone()), &t.directory.data_dir),
         Command::Start(t) => (Request::Start(t.node.clone()), &t.directory.data_dir),
         Command::Cut(t) => (Request::Cut(t.node.clone()), &t.directory.data_dir),
+        Command::Shutdown { directory } => return node_shutdown::main(&directory.data_dir),
         Command::Heal(t) => (Request::Heal(t.node.clone()), &t.directory.data_dir),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

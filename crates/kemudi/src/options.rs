@@ -4,6 +4,7 @@ use crate::access;
 use crate::cluster_network::LoadBalancers;
 use clap::Args;
 use jiff::SignedDuration;
+use node::configuration::{ConfigurationError, KubeletConfiguration};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -108,11 +109,19 @@ pub struct KubeletOptions {
     pub node_ip: Option<Ipv4Addr>,
     /// Bind address of the kubelet's API. Pods and the API server can always reach it at the
     /// node's own address.
-    #[arg(long, default_value = "0.0.0.0")]
-    pub kubelet_address: IpAddr,
-    /// Port of the kubelet's API; 0 for any free port.
-    #[arg(long, default_value_t = 10250)]
-    pub kubelet_port: u16,
+    #[arg(long)]
+    pub kubelet_address: Option<IpAddr>,
+    /// Port of the kubelet's API; 0 for any free port. Default: 10250.
+    #[arg(long)]
+    pub kubelet_port: Option<u16>,
+    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1). Flags override its values. Fields that this node cannot honour are
+    /// refused or named in a warning.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
+    /// Directory with the manifests of static pods, or a single manifest. The node runs these pods without the API server, which
+    /// shows them as mirror pods.
+    #[arg(long, value_name = "PATH")]
+    pub pod_manifest_path: Option<PathBuf>,
     /// Configuration of image registries. Default: `registries.yaml` in the data directory.
     #[arg(long, value_name = "FILE")]
     pub registries: Option<PathBuf>,
@@ -120,21 +129,52 @@ pub struct KubeletOptions {
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// Maximum number of processes and threads of a pod; -1 for no limit.
-    #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
-    pub pod_max_pids: i64,
+    /// Maximum number of processes and threads of a pod; -1, the default, for no limit.
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub pod_max_pids: Option<i64>,
     /// Default seccomp profile of containers: that of the container runtime (`RuntimeDefault`) instead of none. Privileged
     /// containers never have one.
-    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
-    pub seccomp_default: bool,
+    #[arg(long, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub seccomp_default: Option<bool>,
 }
 
 impl KubeletOptions {
-    pub fn seccomp_default(&self) -> node::SeccompDefault {
-        match self.seccomp_default {
-            true => node::SeccompDefault::RuntimeDefault,
-            false => node::SeccompDefault::Unconfined,
+    /// The configuration of the node: that of the file, with the values of flags. Warns of fields that have no effect.
+    pub fn configuration(&self) -> Result<KubeletConfiguration, ConfigurationError> {
+        let mut configuration = match &self.kubelet_config {
+            None => KubeletConfiguration::default(),
+            Some(path) => {
+                let (configuration, ignored) = KubeletConfiguration::read(path)?;
+                if !ignored.is_empty() {
+                    crate::output::note!(
+                        "warning: {}: these fields have no effect on this node: {}",
+                        path.display(),
+                        ignored.join(", ")
+                    );
+                }
+                configuration
+            }
+        };
+        if let Some(path) = &self.pod_manifest_path {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            configuration.static_pod_path = path.display().to_string();
         }
+        if let Some(address) = self.kubelet_address {
+            configuration.address = address.to_string();
+        }
+        if let Some(port) = self.kubelet_port {
+            configuration.port = port.into();
+        }
+        if let Some(pids) = self.pod_max_pids {
+            configuration.pod_pids_limit = pids;
+        }
+        if let Some(seccomp) = self.seccomp_default {
+            configuration.seccomp_default = seccomp;
+        }
+        if !self.allowed_unsafe_sysctls.is_empty() {
+            configuration.allowed_unsafe_sysctls = self.allowed_unsafe_sysctls.clone();
+        }
+        Ok(configuration)
     }
 }
 

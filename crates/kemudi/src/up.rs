@@ -10,22 +10,28 @@ use crate::options::{DownOptions, KubeletOptions, NodeOptions, Options, ServerOp
 use crate::pki;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
-use crate::{access, agent, background, bootstrap, data_dir, dns_endpoints, join, lock, machine, privileges};
+use crate::{
+    access, agent, background, bootstrap, data_dir, dns_endpoints, join, lock, machine, node_shutdown, privileges,
+};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use meta::Clock;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use node::configuration::{ConfigurationError, KubeletConfiguration};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strategies::networking::Cidr;
 use supervisor::{OnEnd, Supervisor};
+use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    #[error(transparent)]
+    KubeletConfiguration(#[from] ConfigurationError),
     #[error(transparent)]
     ControlPlane(#[from] control_plane::Error),
     #[error(transparent)]
@@ -249,9 +255,13 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     if let (Local::Nodes(o), Some(cluster)) = (&local, &cluster) {
         Machine::check(o, cluster)?;
     }
+    let configuration = match &local {
+        Local::Node(o) => o.configuration()?,
+        Local::Nodes(o) => o.kubelet.configuration()?,
+        Local::None => KubeletConfiguration::default(),
+    };
     let sysctls = match &local {
-        Local::Node(o) => node::Allowlist::new(&o.allowed_unsafe_sysctls, &kernel)?,
-        Local::Nodes(o) => node::Allowlist::new(&o.kubelet.allowed_unsafe_sysctls, &kernel)?,
+        Local::Node(_) | Local::Nodes(_) => node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?,
         Local::None => node::Allowlist::default(),
     };
     let node_name = match &local {
@@ -275,6 +285,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
     // Listen before anything slow: a signal during the start is handled after it.
     let mut signals = Stop::listen().map_err(Error::Runtime)?;
+    let mut shutdowns = node_shutdown::Requests::listen().map_err(Error::Runtime)?;
     end_in_time(last_request + LAST_EVENTS + LAST_TASKS + END).map_err(Error::Runtime)?;
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
     // Declared before the lock, because it is dropped after it.
@@ -288,14 +299,12 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let api_port = listener.local_addr().map_or(options.secure_port, |a| a.port());
     let (node, kubelet) = match (&local, cluster) {
         (Local::Node(o), Some(cluster)) => {
-            let listening = control_plane::listen(o.kubelet_address, o.kubelet_port).await;
-            let listener = listening.map_err(kubelet_port)?;
+            let listener = listen_for_kubelet(&configuration).await?;
             let node = agent::Config {
                 api_port: Some(api_port),
                 data_dir: options.data_dir.clone(),
                 sysctls,
-                pod_max_pids: o.pod_max_pids,
-                seccomp_default: o.seccomp_default(),
+                configuration,
                 registries: o.registries.clone(),
                 node_name,
                 node_ip: o.node_ip,
@@ -383,14 +392,14 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         let address = std::net::SocketAddr::new(config.inside.unwrap_or(advertise), plane.address.port());
         components::follow_peers(&parts, membership, address, threads.controllers);
     }
-    let mut agent_listeners = None;
+    let mut running_node = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
         let inside = IpAddr::V4(node.node_ip.unwrap_or(network.gateway()));
         let sockets = Sockets::new(listener, &plane, &node.node_name, inside, of_agent)?;
         let own = dns_endpoints::Endpoint { address: network.gateway(), node: node.node_name.clone() };
         bootstrap::dns(&plane.server.registry, node.cluster.dns, &[own]).await.map_err(Error::Dns)?;
         let environment = parts.node(&node.node_name, &informers);
-        agent_listeners = Some(agent::start(node, network, sockets, &environment, threads.node).await?);
+        running_node = Some(agent::start(node, network, sockets, &environment, threads.node).await?);
         crate::output::note!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
     if let Some(cluster) = &cluster {
@@ -419,6 +428,14 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let failure = tokio::select! {
         () = signals.requested() => None,
         failure = supervisor.failure() => Some(failure),
+        // Without a node, the signal has no effect.
+        Some(node) = async {
+            shutdowns.received().await;
+            running_node.as_ref()
+        } => {
+            node_shutdown::carry_out(&node.handle, &mut signals).await;
+            None
+        }
     };
     plane.server.leave();
     if has_node {
@@ -438,8 +455,8 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     }
     trigger.trigger();
     plane.listeners.ended().await;
-    if let Some(listeners) = agent_listeners {
-        listeners.ended().await;
+    if let Some(node) = running_node {
+        node.listeners.ended().await;
     }
     // Undeliverable audit events delay the end only for a limited time.
     let _ = tokio::time::timeout(LAST_EVENTS, plane.server.flush_audit()).await;
@@ -508,8 +525,15 @@ impl KubeletOptions {
     }
 }
 
+/// Listens for requests to the kubelet's API.
+pub async fn listen_for_kubelet(configuration: &KubeletConfiguration) -> Result<TcpListener, Error> {
+    let address = configuration.address.parse().unwrap_or(IpAddr::from([0; 4]));
+    let port = u16::try_from(configuration.port).unwrap_or_default();
+    control_plane::listen(address, port).await.map_err(kubelet_port)
+}
+
 /// The error of the listener of the kubelet's API.
-pub fn kubelet_port(e: control_plane::Error) -> Error {
+fn kubelet_port(e: control_plane::Error) -> Error {
     match e {
         control_plane::Error::Port(address, why) => Error::KubeletPort(address, why),
         e => e.into(),
@@ -610,7 +634,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
 
 /// The ID of the process that runs the cluster of a data directory. Another program with the recorded
 /// ID does not count.
-fn running(data_dir: &Path) -> Option<i32> {
+pub fn running(data_dir: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(data_dir.join(PID_FILE)).ok()?;
     text.trim().parse().ok().filter(|pid| is_ours(*pid))
 }
@@ -651,14 +675,18 @@ fn is_ours(pid: i32) -> bool {
     }
 }
 
+/// Whether a process of this program has the ID. A zombie has no program file any more.
+pub fn is_running(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None).is_ok() && is_ours(pid)
+}
+
 fn stop(pid: i32) -> Result<(), Error> {
     let process = Pid::from_raw(pid);
     let _ = kill(process, Signal::SIGTERM);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(async {
         for _ in 0..600 {
-            // A zombie has no program file any more.
-            if kill(process, None).is_err() || !is_ours(pid) {
+            if !is_running(pid) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -25,6 +25,8 @@ use crate::pod::users::Users;
 use crate::probe::Names;
 use crate::server::Handle;
 use crate::shared::Shared;
+use crate::shutdown;
+use crate::static_pods::{self, StaticPodSource, mirror};
 use crate::volumes::token::TokenRequests;
 use crate::volumes::{Memory, Volumes};
 
@@ -65,7 +67,7 @@ impl Agent {
         let (options, known) = (self.options.clone(), self.known.clone());
         let machine = options.clone();
         let (capacity, users) = blocking(move || {
-            let capacity = Capacity::read(&machine.data_dir, machine.max_pods).map_err(Error::Capacity)?;
+            let capacity = Capacity::read(&machine.data_dir, &machine.configuration).map_err(Error::Capacity)?;
             set_up_cgroups(&machine);
             Ok::<_, Error>((capacity, Users::open(machine.data_dir.join("pods"))?))
         })
@@ -115,6 +117,7 @@ impl Agent {
             options: options.clone(),
         });
         let reporter = Reporter::new(options.clone(), capacity, recorder.clone(), known.clone());
+        let (own_node, admission) = (reporter.own_node(), shared.admission.clone());
         let events = options.runtime.subscribe();
         let pods = informers.informer::<Whole>(
             &ApiResource::typed::<Pod>(),
@@ -132,12 +135,37 @@ impl Agent {
                     image_gc::run(options.clone(), recorder.clone(), regarding(&options.node_name))
                 }),
                 listen(events, wakes.clone(), &*options.runtime),
-                dispatch(shared, pods, node, wakes.clone())
+                dispatch(shared, pods, node.clone(), own_node, wakes.clone()),
+                shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
+                follow_manifests(&options, &known),
+                restarted("mirror pods", || {
+                    let (client, name) = (options.client.clone(), options.node_name.clone());
+                    mirror::run(client, name, node.clone(), known.static_pods.clone())
+                })
             )
         };
         shutdown.race(work).await;
         Ok(())
     }
+}
+
+/// Reads the manifests of static pods and follows their changes.
+async fn follow_manifests(options: &Options, known: &Known) {
+    let configuration = &options.configuration;
+    if configuration.static_pod_path.is_empty() {
+        return known.static_pods.set_none();
+    }
+    restarted("static pods", || {
+        let source = StaticPodSource {
+            path: configuration.static_pod_path.clone().into(),
+            check_frequency: configuration.file_check_frequency.get(),
+            decoder: options.decoder.clone(),
+            node: options.node_name.clone(),
+            clock: options.clock.clone(),
+        };
+        static_pods::follow(source, known.static_pods.clone())
+    })
+    .await;
 }
 
 /// Creates the cgroups above those of pods. A failure is logged: pods then run without these limits.

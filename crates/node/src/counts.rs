@@ -2,6 +2,7 @@
 //! `pkg/kubelet/prober`).
 
 use parking_lot::RwLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use tokio::time::Instant;
 
 use crate::objects::Whole;
 use crate::pod::probes::Kind;
+use crate::shutdown::Shutdown;
+use crate::static_pods::StaticPods;
 
 /// Go's default buckets.
 const SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -98,6 +101,8 @@ pub(crate) struct Known {
     checks: HealthChecks,
     /// The pods of the node, once the agent runs.
     pub pods: RwLock<Option<Informer<Whole>>>,
+    pub static_pods: Arc<StaticPods>,
+    pub shutdown: Shutdown,
     begun: Instant,
     /// When the agent was made, on the monotonic clock.
     started: String,
@@ -115,6 +120,8 @@ impl Known {
             probes,
             checks: HealthChecks::default(),
             pods: RwLock::default(),
+            static_pods: Arc::default(),
+            shutdown: Shutdown::default(),
             begun: Instant::now(),
             started: meta::time::format(now),
             beat: AtomicU64::new(0),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::Informer;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
 use runtime::Runtime;
 use scheduler::cluster::NodeEntry;
@@ -16,9 +17,12 @@ use crate::admission::{Admitted, Rejection};
 use crate::objects::Whole;
 use crate::orphans::remove_orphans;
 use crate::pod::resize::Allocation;
-use crate::pod::worker::Worker;
+use crate::pod::spec::text;
+use crate::pod::worker::{Origin, Worker};
 use crate::resources::{Qos, qos};
 use crate::shared::Shared;
+use crate::shutdown;
+use crate::static_pods::mirror::mirrored_uid;
 
 pub type Wakes = Arc<Mutex<BTreeMap<String, Arc<Notify>>>>;
 
@@ -88,8 +92,15 @@ impl Newcomer {
     }
 }
 
-/// Starts a worker for every pod of this node and hands it every change of its pod.
-pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<Whole>, wakes: Wakes) {
+/// Starts a worker for every pod of this node and hands it every change of its pod. `own_node` is the node as it registers, by which
+/// static pods are admitted until the API has answered.
+pub async fn dispatch(
+    shared: Arc<Shared>,
+    pods: Informer<Whole>,
+    node: Informer<Whole>,
+    own_node: serde_json::Value,
+    wakes: Wakes,
+) {
     let changes = Arc::new(Notify::new());
     let touched: Arc<Mutex<BTreeSet<client::Key>>> = Arc::default();
     let _subscription = {
@@ -99,18 +110,40 @@ pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer
             changes.notify_one();
         })
     };
-    pods.synced().await;
-    // The first container already needs the right variables of services.
-    shared.services.synced().await;
-    follow_node(&shared, &node).await;
-    remove_orphans(&shared, &pods).await;
     let mut workers = Workers::default();
+    let static_pods = shared.known.static_pods.clone();
+    match serde_json::to_vec(&own_node).and_then(|json| node_entry(&json, &shared.allocatable)) {
+        Ok(entry) => shared.admission.set_node(Arc::new(entry)),
+        Err(error) => tracing::warn!(%error, "describing the node failed; static pods wait for the API server"),
+    }
+    let answered = async {
+        pods.synced().await;
+        // The first container already needs the right variables of services.
+        shared.services.synced().await;
+        follow_node(&shared, &node).await;
+        // What belongs to static pods is known when their manifests have been read.
+        let _ = tokio::time::timeout(MANIFESTS, static_pods.read()).await;
+    };
+    tokio::pin!(answered);
+    loop {
+        workers.update_static(&shared, &wakes).await;
+        tokio::select! {
+            () = &mut answered => break,
+            () = static_pods.changed() => {}
+        }
+    }
+    workers.update_static(&shared, &wakes).await;
+    if static_pods.desired().is_some() {
+        remove_orphans(&shared, &pods).await;
+    } else {
+        tracing::warn!("the manifests of static pods cannot be read; what is left of deleted pods stays");
+    }
     loop {
         let keys = std::mem::take(&mut *touched.lock());
         let mut newcomers: Vec<Newcomer> = keys
             .into_iter()
             .filter_map(|key| {
-                let updated = caught_now("pods", key.clone(), || workers.update(&shared, &pods, key.clone()));
+                let updated = caught_now("pods", key.clone(), || workers.update(&shared, &pods, key.clone(), &wakes));
                 updated.unwrap_or_else(|Panicked| {
                     again(&changes, &touched, key);
                     None
@@ -126,10 +159,20 @@ pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer
                 Err(Panicked) => again(&changes, &touched, key),
             }
         }
-        workers.forget_ended(&wakes);
-        changes.notified().await;
+        static_pods.set_listed();
+        workers.update_static(&shared, &wakes).await;
+        tokio::select! {
+            () = changes.notified() => {}
+            () = static_pods.changed() => {}
+        }
     }
 }
+
+/// How long the agent waits for the manifests of static pods before it processes the pods of the API.
+const MANIFESTS: Duration = Duration::from_secs(10);
+
+/// The priority by which static pods are admitted: all of them are critical, as upstream.
+const STATIC_PRIORITY: i64 = 2_000_001_000;
 
 /// How long after a panic a pod is processed again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -167,6 +210,7 @@ async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admit
         (_, true) if view.view.is_terminal() => Ok(None),
         (true, _) => Ok(Some(admission.adopt(view.clone(), qos))),
         (false, true) => Ok(None),
+        (false, false) if shared.known.shutdown.is_active() => Err(shutdown::rejection()),
         (false, false) => match admission.admit(view.clone(), qos) {
             Err(rejection) if rejection.by_labels && read_node(shared).await => admission.admit(view.clone(), qos),
             other => other,
@@ -194,7 +238,7 @@ fn node_entry(json: &[u8], own: &BTreeMap<String, String>) -> Result<NodeEntry, 
 
 impl Workers {
     /// Hands a change of a pod to its worker. Returns the pod if it has no worker yet.
-    fn update(&mut self, shared: &Shared, pods: &Informer<Whole>, key: client::Key) -> Option<Newcomer> {
+    fn update(&mut self, shared: &Shared, pods: &Informer<Whole>, key: client::Key, wakes: &Wakes) -> Option<Newcomer> {
         let entry = pods.get(&key);
         let pod = match entry.as_ref().map(|e| e.decode::<Pod>()).transpose() {
             Ok(pod) => pod.map(Arc::new),
@@ -203,6 +247,13 @@ impl Workers {
                 return None;
             }
         };
+        let static_pods = &shared.known.static_pods;
+        if static_pods.set_mirror(&key, pod.as_ref())
+            && let Some(uid) = static_pods.running_uid(&key)
+        {
+            wake(wakes, &uid);
+        }
+        let pod = pod.filter(|p| mirrored_uid(p).is_none());
         let uid = pod.as_ref().and_then(|p| p.metadata.uid.clone());
         // A later pod with the same name is another pod.
         if let Some(before) = self.names.get(&key).filter(|b| uid.as_ref() != Some(*b)).cloned() {
@@ -248,9 +299,55 @@ impl Workers {
         let (inbox, receiver) = watch::channel(Some(pod.clone()));
         let notify = Arc::new(Notify::new());
         wakes.lock().insert(uid.clone(), notify.clone());
-        let worker = Worker::new(shared.clone(), pod, receiver, notify, admitted);
+        let worker = Worker::new(shared.clone(), pod, Origin::Api, receiver, notify, admitted);
         let task = tokio::spawn(worker.run());
         self.running.insert(uid, Running { inbox, task });
+    }
+
+    /// Ends static pods whose manifests are gone or changed, and starts those that do not run.
+    async fn update_static(&mut self, shared: &Arc<Shared>, wakes: &Wakes) {
+        self.forget_ended(wakes);
+        let static_pods = &shared.known.static_pods;
+        let Some(desired) = static_pods.desired() else { return };
+        for (key, pod) in static_pods.running() {
+            let uid = text(&pod.metadata.uid);
+            if desired.get(&key) != Some(&pod) {
+                shared.admission.ends(uid);
+                if let Some(w) = self.running.get(uid) {
+                    w.inbox.send_if_modified(|pod| pod.take().is_some());
+                }
+            }
+        }
+        for (key, pod) in desired {
+            let uid = text(&pod.metadata.uid).to_owned();
+            if static_pods.is_running(&key) || self.running.contains_key(&uid) {
+                continue;
+            }
+            let newcomer = match static_newcomer(shared, &pod).await {
+                Ok(newcomer) => newcomer,
+                Err(error) => {
+                    tracing::warn!(%key, error, "starting a static pod failed; it is tried again");
+                    let known = shared.known.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(AGAIN).await;
+                        known.static_pods.retry();
+                    });
+                    continue;
+                }
+            };
+            let Ok(admitted) = caught("admission", key.clone(), admit(shared, &newcomer)).await else { continue };
+            let (inbox, receiver) = watch::channel(Some(newcomer.pod.clone()));
+            let notify = Arc::new(Notify::new());
+            wakes.lock().insert(uid.clone(), notify.clone());
+            let worker = Worker::new(shared.clone(), newcomer.pod, Origin::Manifest, receiver, notify, admitted);
+            static_pods.started(key.clone(), pod);
+            let known = shared.known.clone();
+            let task = tokio::spawn(async move {
+                worker.run().await;
+                known.static_pods.ended(&key);
+            });
+            self.running.insert(uid, Running { inbox, task });
+        }
     }
 
     fn forget_ended(&mut self, wakes: &Wakes) {
@@ -264,4 +361,21 @@ impl Workers {
             !over
         });
     }
+}
+
+/// A static pod without a worker. One that an earlier agent started is known.
+async fn static_newcomer(shared: &Shared, pod: &Arc<Pod>) -> Result<Newcomer, String> {
+    let uid = text(&pod.metadata.uid).to_owned();
+    let records = shared.options.runtime.pod_records(&uid).await.map_err(|e| e.to_string())?;
+    let mut pod = pod.clone();
+    if let Some(first) = records.pods.iter().map(|p| p.created_at).min() {
+        let started = Some(Time(crate::instant(first)));
+        Arc::make_mut(&mut pod).status = Some(PodStatus { start_time: started, ..PodStatus::default() });
+    }
+    let mut json = serde_json::to_value(&*pod).map_err(|e| e.to_string())?;
+    let priority = json["spec"]["priority"].as_i64().unwrap_or_default();
+    json["spec"]["priority"] = priority.max(STATIC_PRIORITY).into();
+    let bytes = serde_json::to_vec(&json).map_err(|e| e.to_string())?;
+    let view = scheduler::pod::Pod::new(bytes.into()).map_err(|e| e.to_string())?;
+    Ok(Newcomer { uid, pod, view: Arc::new(view) })
 }

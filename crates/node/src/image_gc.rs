@@ -1,8 +1,9 @@
 //! Removes unused images when the disk fills up (kubelet `images/image_gc_manager.go`).
 //!
 //! Above 85 % usage, images go that no container uses, those that were used longest ago first, until usage is at 80 %. Images that were
-//! detected less than two minutes ago stay, and so do those that no registry has: imported ones and the built-in one.
-//! Before that, what killed pulls and interrupted imports left is removed. Left out: a maximum age, and metrics.
+//! detected less than two minutes ago stay, and so do those that no registry has: imported ones and the built-in one. With a maximum age,
+//! images that were not used for longer go in any case. All of these limits can be configured. Before that, what killed pulls and
+//! interrupted imports left is removed. Left out: metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,9 +18,6 @@ use supervisor::blocking;
 use crate::options::Options;
 
 const PERIOD: Duration = Duration::from_secs(5 * 60);
-pub(crate) const MIN_AGE: Duration = Duration::from_secs(2 * 60);
-pub(crate) const HIGH_PERCENT: u64 = 85;
-pub(crate) const LOW_PERCENT: u64 = 80;
 
 /// Why images were not removed. The messages are those of events.
 #[derive(Debug, thiserror::Error)]
@@ -76,15 +74,15 @@ impl Disk {
     }
 
     /// The usage in percent, and the bytes to free if it is above the threshold.
-    fn excess(self) -> Result<(u64, Option<u64>), Error> {
+    fn excess(self, high: u64, low: u64) -> Result<(u64, Option<u64>), Error> {
         let available = u128::from(self.available.min(self.capacity));
         let capacity = u128::from(self.capacity);
         let used = 100 - u64::try_from(available * 100 / capacity.max(1)).unwrap_or(100);
         if capacity == 0 {
             return Err(Error::NoCapacity);
         }
-        let target = u64::try_from(capacity * u128::from(100 - LOW_PERCENT) / 100).unwrap_or(u64::MAX);
-        Ok((used, (used >= HIGH_PERCENT).then(|| target.saturating_sub(self.available))))
+        let target = u64::try_from(capacity * u128::from(100u64.saturating_sub(low)) / 100).unwrap_or(u64::MAX);
+        Ok((used, (used >= high).then(|| target.saturating_sub(self.available))))
     }
 }
 
@@ -111,14 +109,26 @@ impl Records {
         }
     }
 
-    /// The images that may be removed, in order.
-    fn candidates<'a>(&self, images: &'a [Image], used: &BTreeSet<String>, now: Timestamp) -> Vec<&'a Image> {
+    /// The images that may be removed, in order: those that were detected at least `min_age` ago.
+    fn candidates<'a>(
+        &self,
+        images: &'a [Image],
+        used: &BTreeSet<String>,
+        min_age: Duration,
+        now: Timestamp,
+    ) -> Vec<&'a Image> {
         let record = |i: &Image| self.0.get(&i.id).copied().unwrap_or(Record { detected: now, used: None });
-        let is_old = |r: Record| Duration::try_from(now.duration_since(r.detected)).is_ok_and(|age| age >= MIN_AGE);
+        let is_old = |r: Record| Duration::try_from(now.duration_since(r.detected)).is_ok_and(|age| age >= min_age);
         let fits = |i: &&Image| !is_used(i, used) && !is_pinned(i) && is_old(record(i));
         let mut candidates: Vec<&Image> = images.iter().filter(fits).collect();
         candidates.sort_by_key(|i| (record(i).used, record(i).detected));
         candidates
+    }
+
+    /// Whether an image was not used for longer than `max_age`.
+    fn is_outdated(&self, image: &Image, max_age: Duration, now: Timestamp) -> bool {
+        let last = self.0.get(&image.id).map_or(now, |r| r.used.unwrap_or(r.detected));
+        Duration::try_from(now.duration_since(last)).is_ok_and(|age| age > max_age)
     }
 }
 
@@ -188,25 +198,38 @@ async fn remove_leftovers(options: &Arc<Options>) {
 async fn collect(options: &Arc<Options>, records: &mut Records) -> Result<(), Error> {
     remove_leftovers(options).await;
     let containers = options.runtime.list_containers().await?;
-    let used: BTreeSet<String> = containers.into_iter().map(|c| c.image_id).collect();
+    let used: BTreeSet<String> =
+        containers.into_iter().flat_map(|c| c.mounted_images.into_iter().chain([c.image_id])).collect();
     let (o, now) = (options.clone(), options.clock.now());
     let (images, disk) = blocking(move || (o.host.images(), Disk::at(&o.data_dir))).await;
     records.update(&images, &used, now);
     let disk = disk?;
-    let (percent, Some(needed)) = disk.excess()? else { return Ok(()) };
-    let candidates: Vec<Image> = records.candidates(&images, &used, now).into_iter().cloned().collect();
-    let o = options.clone();
-    let freed = blocking(move || {
-        free(&candidates.iter().collect::<Vec<_>>(), needed, |id| {
-            tracing::info!(image = id, "removing an unused image, because the disk fills up");
-            o.host.remove_image(id).map_err(|e| e.to_string())
-        })
-    });
-    let freed = freed.await?;
+    let c = &options.configuration;
+    let candidates = records.candidates(&images, &used, c.image_minimum_gc_age.get(), now).into_iter().cloned();
+    let max_age = c.image_maximum_gc_age.get();
+    let is_outdated = |i: &Image| !max_age.is_zero() && records.is_outdated(i, max_age, now);
+    let (outdated, candidates): (Vec<Image>, Vec<Image>) = candidates.partition(is_outdated);
+    remove(options, outdated, u64::MAX, "it was not used for long").await?;
+    let percent = |percent: i32| u64::try_from(percent).unwrap_or(0);
+    let (high, low) = (percent(c.image_gc_high_threshold_percent), percent(c.image_gc_low_threshold_percent));
+    let (percent, Some(needed)) = disk.excess(high, low)? else { return Ok(()) };
+    let freed = remove(options, candidates, needed, "the disk fills up").await?;
     match freed < needed {
         true => Err(Error::Insufficient { percent, capacity: disk.capacity, freed }),
         false => Ok(()),
     }
+}
+
+/// Removes images until `needed` bytes are free. Returns the freed bytes.
+async fn remove(options: &Arc<Options>, images: Vec<Image>, needed: u64, why: &'static str) -> Result<u64, Error> {
+    let options = options.clone();
+    blocking(move || {
+        free(&images.iter().collect::<Vec<_>>(), needed, |id| {
+            tracing::info!(image = id, why, "removing an unused image");
+            options.host.remove_image(id).map_err(|e| e.to_string())
+        })
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -240,7 +263,7 @@ mod tests {
         let all: Vec<Image> = images.into_iter().chain([imported]).collect();
         let mut records = Records::default();
         let ids = |records: &Records, used: &BTreeSet<String>, now| {
-            let candidates = records.candidates(&all, used, now);
+            let candidates = records.candidates(&all, used, Duration::from_secs(120), now);
             candidates.into_iter().map(|i| i.id.as_str()).collect::<Vec<_>>().join("")
         };
         records.update(&all[..2], &used(&["a"]), at(0));
@@ -250,18 +273,23 @@ mod tests {
         assert_eq!(ids(&records, &used(&[]), at(120)), "ab");
         assert_eq!(ids(&records, &used(&[]), at(180)), "cdab");
         assert_eq!(ids(&records, &used(&["c", "r.example/a@sha256:a"]), at(180)), "db");
+        let is_outdated = |n: usize, seconds| records.is_outdated(&all[n], Duration::from_secs(60), at(seconds));
+        assert_eq!(
+            [(0, 60), (0, 61), (1, 120), (1, 121)].map(|(n, at)| is_outdated(n, at)),
+            [false, true, false, true]
+        );
         records.update(&all[1..], &used(&[]), at(200));
         assert!(!records.0.contains_key("a"));
     }
 
     #[test]
     fn thresholds_are_those_of_kubelet() {
-        let excess = |available| Disk { capacity: 1000, available }.excess().unwrap();
+        let excess = |available| Disk { capacity: 1000, available }.excess(85, 80).unwrap();
         assert_eq!(excess(160), (84, None));
         assert_eq!(excess(150), (85, Some(50)));
         assert_eq!(excess(0), (100, Some(200)));
         assert_eq!(excess(2000), (0, None));
-        assert!(matches!(Disk { capacity: 0, available: 0 }.excess(), Err(Error::NoCapacity)));
+        assert!(matches!(Disk { capacity: 0, available: 0 }.excess(85, 80), Err(Error::NoCapacity)));
     }
 
     #[test]
@@ -302,7 +330,7 @@ mod tests {
         let mut filler = std::fs::File::create(directory.path().join("filler")).unwrap();
         while filler.write_all(&[1; 4096]).is_ok() {}
         let disk = Disk::at(directory.path()).unwrap();
-        let (percent, needed) = disk.excess().unwrap();
+        let (percent, needed) = disk.excess(85, 80).unwrap();
         assert_eq!((percent, disk.available), (100, 0));
         let images = store.list();
         let candidates: Vec<&Image> = images.iter().collect();
@@ -310,7 +338,7 @@ mod tests {
         let freed = free(&candidates, needed.unwrap(), remove).unwrap();
         assert!(freed >= 10 << 20, "{freed}");
         assert_eq!(store.list().len(), 1);
-        assert!(Disk::at(directory.path()).unwrap().excess().unwrap().1.is_none());
+        assert!(Disk::at(directory.path()).unwrap().excess(85, 80).unwrap().1.is_none());
         nix::mount::umount2(directory.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
     }
 }

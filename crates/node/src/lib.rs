@@ -6,11 +6,12 @@
 //! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
 //! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins, storage drivers, static pods.
+//! Left out: device plugins, storage drivers.
 
 mod admission;
 mod agent;
 mod claims;
+pub mod configuration;
 mod counts;
 pub mod demo;
 mod dispatch;
@@ -29,7 +30,9 @@ mod provisioner;
 pub mod resources;
 mod server;
 mod shared;
+mod shutdown;
 mod spdy;
+mod static_pods;
 mod volumes;
 
 pub use agent::{Agent, Error};
@@ -39,6 +42,7 @@ pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};
 pub use server::{Body, Handle, Sender};
+pub use static_pods::PodDecoder;
 
 /// Converts a time of the runtime.
 pub(crate) fn instant(t: runtime::Timestamp) -> jiff::Timestamp {

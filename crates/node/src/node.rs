@@ -1,6 +1,6 @@
 //! The node object and its lease: capacity, conditions and heartbeats.
 //!
-//! The status is written when it changes and every five minutes, the lease is renewed every ten seconds (kubelet's defaults).
+//! The status is written when it changes and every five minutes, the lease is renewed every ten seconds, unless configured otherwise.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,24 +16,24 @@ use runtime::image::Image;
 use serde_json::{Value, json};
 use supervisor::blocking;
 
+use crate::configuration::{KubeletConfiguration, Threshold, Thresholds};
 use crate::counts::Known;
 use crate::options::Options;
 use crate::resources::is_extended;
+use crate::shutdown;
 
-pub const HEARTBEAT: Duration = Duration::from_secs(10);
-pub const LEASE_SECONDS: i32 = 40;
-pub const STATUS_PERIOD: Duration = Duration::from_secs(300);
-/// Below these the node is under pressure (kubelet's default hard eviction thresholds).
-const MIN_MEMORY: u64 = 100 << 20;
-const MIN_DISK_PERCENT: u64 = 10;
-const MIN_INODES_PERCENT: u64 = 5;
-
-/// The features of v1.36 that this node declares, in the order of their names (`k8s.io/component-helpers/nodedeclaredfeatures`):
-/// streams come to it as WebSockets. Left out, because it cannot: resizing, and rules that restart a whole pod.
-const FEATURES: [&str; 1] = ["ExtendWebSocketsToKubelet"];
-/// Images in the status, and names of each (kubelet's `--node-status-max-images` and its own limit).
-const MAX_IMAGES: usize = 50;
+/// The features of v1.36 that this node declares, in the order of their names (`k8s.io/component-helpers/nodedeclaredfeatures`).
+const FEATURES: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
+/// Names of each image in the status (kubelet's own limit).
 const MAX_NAMES: usize = 5;
+
+/// The minimum time between two updates of the lease.
+const MIN_FREQUENCY: Duration = Duration::from_millis(100);
 
 /// The capacity of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +43,22 @@ pub struct Capacity {
     pub disk: u64,
     pub pods: u32,
     pub hugepages: BTreeMap<String, u64>,
+    pub reserved: Reserved,
+}
+
+/// What of the capacity is not for pods: reserved amounts and thresholds of eviction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Thousandths of processors.
+    pub cpu: u64,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes.
+    pub disk: u64,
 }
 
 impl Capacity {
-    pub fn read(data_dir: &Path, pods: u32) -> std::io::Result<Self> {
+    pub fn read(data_dir: &Path, configuration: &KubeletConfiguration) -> std::io::Result<Self> {
         let cpus = std::thread::available_parallelism()?.get() as u64;
         let disk = nix::sys::statvfs::statvfs(data_dir).map_err(std::io::Error::from)?;
         let mut hugepages = BTreeMap::new();
@@ -59,7 +71,15 @@ impl Capacity {
                 hugepages.insert(format!("hugepages-{name}"), kib * 1024 * count);
             }
         }
-        Ok(Self { cpus, memory: meminfo("MemTotal")?, disk: disk.blocks() * disk.fragment_size(), pods, hugepages })
+        let (memory, disk) = (meminfo("MemTotal")?, disk.blocks() * disk.fragment_size());
+        let thresholds = configuration.thresholds();
+        let threshold = |t: Option<Threshold>, capacity| t.map_or(0, |t| t.of_capacity(capacity));
+        let reserved = Reserved {
+            cpu: configuration.reserved("cpu"),
+            memory: configuration.reserved("memory") + threshold(thresholds.memory, memory),
+            disk: configuration.reserved("ephemeral-storage") + threshold(thresholds.disk, disk),
+        };
+        Ok(Self { cpus, memory, disk, pods: configuration.max_pods(cpus), hugepages, reserved })
     }
 
     fn capacity(&self) -> BTreeMap<String, String> {
@@ -75,13 +95,17 @@ impl Capacity {
         out
     }
 
-    /// The resources for pods: the capacity without the thresholds of eviction.
+    /// The resources for pods: the capacity without what is reserved and the thresholds of eviction.
     pub fn allocatable(&self) -> BTreeMap<String, String> {
         let mut out = self.capacity();
         let taken: u64 = self.hugepages.values().sum();
-        out.insert("memory".into(), format!("{}Ki", self.memory.saturating_sub(MIN_MEMORY + taken) / 1024));
-        let disk = self.disk / 100 * (100 - MIN_DISK_PERCENT);
-        out.insert("ephemeral-storage".into(), disk.to_string());
+        let reserved = self.reserved;
+        out.insert("memory".into(), format!("{}Ki", self.memory.saturating_sub(reserved.memory + taken) / 1024));
+        out.insert("ephemeral-storage".into(), self.disk.saturating_sub(reserved.disk).to_string());
+        match (self.cpus * 1000).saturating_sub(reserved.cpu) {
+            milli if milli % 1000 == 0 => out.insert("cpu".into(), (milli / 1000).to_string()),
+            milli => out.insert("cpu".into(), format!("{milli}m")),
+        };
         out
     }
 }
@@ -112,6 +136,9 @@ fn os_image() -> String {
     name.map_or_else(|| "Linux".to_owned(), |n| n.trim_matches('"').to_owned())
 }
 
+/// The share of process ids below which the node is under pressure, unless it is configured.
+const MIN_PIDS: Threshold = Threshold::Share(0.1);
+
 /// Which resources of the machine are under pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pressure {
@@ -121,15 +148,23 @@ struct Pressure {
 }
 
 impl Pressure {
-    fn read(data_dir: &Path) -> Self {
-        let memory = meminfo("MemAvailable").is_ok_and(|m| m < MIN_MEMORY);
+    fn read(data_dir: &Path, thresholds: &Thresholds) -> Self {
+        let is_below = |available: u64, capacity: u64, threshold: Option<Threshold>| {
+            threshold.is_some_and(|t| available < t.of_capacity(capacity))
+        };
+        let memory = match (meminfo("MemAvailable"), meminfo("MemTotal")) {
+            (Ok(available), Ok(total)) => is_below(available, total, thresholds.memory),
+            _ => false,
+        };
         let disk = nix::sys::statvfs::statvfs(data_dir).is_ok_and(|s| {
-            s.blocks_available() * 100 < s.blocks() * MIN_DISK_PERCENT
-                || s.files_available() * 100 < s.files() * MIN_INODES_PERCENT
+            let bytes = |blocks: u64| blocks.saturating_mul(s.fragment_size());
+            is_below(bytes(s.blocks_available()), bytes(s.blocks()), thresholds.disk)
+                || is_below(s.files_available(), s.files(), thresholds.inodes)
         });
         let most = most_pids().unwrap_or(u64::MAX);
         let now = file("/proc/loadavg").split(['/', ' ']).nth(4).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-        Self { memory, disk, pids: now > most / 10 * 9 }
+        let pids = thresholds.pids.unwrap_or(MIN_PIDS).of_capacity(most);
+        Self { memory, disk, pids: most.saturating_sub(now) < pids }
     }
 }
 
@@ -145,7 +180,7 @@ pub fn pids_for_pods() -> Option<i64> {
 }
 
 /// `(type, status, reason, message)` of the conditions, as kubelet orders and phrases them.
-fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str); 4] {
+fn conditions(p: Pressure, shuts_down: bool) -> [(&'static str, bool, &'static str, &'static str); 4] {
     [
         match p.memory {
             false => ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -161,14 +196,17 @@ fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str);
             false => ("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             true => ("PIDPressure", true, "KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
         },
-        ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+        match shuts_down {
+            false => ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+            true => ("Ready", false, "KubeletNotReady", shutdown::NOT_READY),
+        },
     ]
 }
 
-/// The images of the status: the largest first, digests before tags.
-fn images(mut all: Vec<Image>) -> Vec<Value> {
+/// The images of the status: the largest `limit` first, digests before tags; no limit if it is negative.
+fn images(mut all: Vec<Image>, limit: i32) -> Vec<Value> {
     all.sort_by(|a, b| (b.size, &b.id).cmp(&(a.size, &a.id)));
-    all.truncate(MAX_IMAGES);
+    all.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let entries = |i: Image| {
         let (mut names, tags): (Vec<_>, Vec<_>) = i.names.into_iter().partition(|n| n.contains('@'));
         names.extend(tags);
@@ -184,9 +222,10 @@ fn status(
     capacity: BTreeMap<String, String>,
     allocatable: BTreeMap<String, Value>,
     old: &[NodeCondition],
+    shuts_down: bool,
 ) -> Value {
     let now = meta::time::format(o.clock.now());
-    let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir))
+    let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir, &o.configuration.thresholds()), shuts_down)
         .into_iter()
         .map(|(kind, is, reason, message)| {
             let status = if is { "True" } else { "False" };
@@ -196,7 +235,7 @@ fn status(
                 "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
         })
         .collect();
-    let images = images(o.host.images());
+    let images = images(o.host.images(), o.configuration.node_status_max_images);
     let (runtime, version) = o.runtime.version();
     let kernel = file("/proc/sys/kernel/osrelease");
     json!({
@@ -254,10 +293,17 @@ impl Reporter {
         }
         let mut sent: Option<tokio::time::Instant> = None;
         let mut lease: Option<Lease> = None;
-        let mut ticks = tokio::time::interval(HEARTBEAT);
+        // Whether the shutdown of the node has been noticed.
+        let mut shuts_down = false;
+        let configuration = &self.options.configuration;
+        let report_frequency = configuration.node_status_report_frequency.get();
+        let mut ticks = tokio::time::interval(configuration.node_status_update_frequency.get().max(MIN_FREQUENCY));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.known.shutdown.requested(), if !shuts_down => shuts_down = true,
+            }
             self.known.beat();
             // Other clients change the node too, for example its extended resources.
             match self.options.client.api::<Node>().get_opt(&self.options.node_name).await {
@@ -266,7 +312,7 @@ impl Reporter {
                 Err(error) => tracing::debug!(%error, "reading the node failed"),
             }
             let status = self.status(&node).await;
-            let due = sent.is_none_or(|at| at.elapsed() >= STATUS_PERIOD);
+            let due = sent.is_none_or(|at| at.elapsed() >= report_frequency);
             if due || self.differs(&node, &status) {
                 match self.send(&status).await {
                     Ok(n) => {
@@ -297,6 +343,11 @@ impl Reporter {
         }
     }
 
+    /// The node as it registers, without its status.
+    pub fn own_node(&self) -> Value {
+        json!({"metadata": {"name": self.options.node_name, "labels": self.labels()}})
+    }
+
     fn labels(&self) -> BTreeMap<String, String> {
         let mut out = self.options.labels.clone();
         for (key, value) in [("hostname", self.options.node_name.as_str()), ("os", "linux"), ("arch", architecture())] {
@@ -313,16 +364,26 @@ impl Reporter {
         own.chain([("volumes.kubernetes.io/controller-managed-attach-detach", "true")]).collect()
     }
 
+    /// The specification of a new node.
+    fn spec(&self) -> Value {
+        let mut spec = match &self.options.pod_cidr {
+            Some(cidr) => json!({"podCIDR": cidr, "podCIDRs": [cidr]}),
+            None => json!({}),
+        };
+        let taints = &self.options.configuration.register_with_taints;
+        if !taints.is_empty() {
+            spec["taints"] = json!(taints);
+        }
+        spec
+    }
+
     /// Creates the node, or adopts an existing one.
     async fn register(&self) -> Result<Node, Error> {
         let api = self.options.client.api::<Node>();
         let name = &self.options.node_name;
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": self.labels(), "annotations": self.annotations()},
-            "spec": match &self.options.pod_cidr {
-                Some(cidr) => json!({"podCIDR": cidr, "podCIDRs": [cidr]}),
-                None => json!({}),
-            },
+            "spec": self.spec(),
         }))
         .map_err(|source| Error::Encode { what: "Node", source })?;
         // Created with its status, the node is ready at once.
@@ -344,7 +405,8 @@ impl Reporter {
         let (options, allocatable, capacity) =
             (self.options.clone(), self.allocatable(before), self.capacity.capacity());
         let old = before.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
-        blocking(move || status(&options, capacity, allocatable, &old)).await
+        let shuts_down = self.known.shutdown.is_active();
+        blocking(move || status(&options, capacity, allocatable, &old, shuts_down)).await
     }
 
     /// The allocatable resources: those of the machine, and the extended ones that other clients have added to the capacity. One
@@ -442,7 +504,7 @@ impl Reporter {
         lease.metadata.owner_references = owner.map(|o| vec![o]);
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         spec.holder_identity = Some(name.clone());
-        spec.lease_duration_seconds = Some(LEASE_SECONDS);
+        spec.lease_duration_seconds = Some(self.options.configuration.node_lease_duration_seconds);
         spec.renew_time = Some(now);
         if fresh {
             api.create(&WriteOptions::default(), &lease).await
@@ -463,11 +525,16 @@ mod tests {
 
     #[test]
     fn allocatable_keeps_something_back() {
-        let c = Capacity { cpus: 2, memory: 1 << 30, disk: 1000 << 20, pods: 110, hugepages: BTreeMap::new() };
+        let reserved = Reserved { cpu: 0, memory: 100 << 20, disk: 100 << 20 };
+        let hugepages = BTreeMap::new();
+        let c = Capacity { cpus: 2, memory: 1 << 30, disk: 1000 << 20, pods: 110, hugepages, reserved };
         assert_eq!(c.capacity()["memory"], "1048576Ki");
         assert_eq!(c.allocatable()["memory"], "946176Ki");
         assert_eq!(c.allocatable()["pods"], "110");
-        assert!(c.allocatable()["ephemeral-storage"].parse::<u64>().unwrap() < c.disk);
+        assert_eq!(c.allocatable()["ephemeral-storage"], (900 << 20).to_string());
+        assert_eq!(c.allocatable()["cpu"], "2");
+        let reserved = Reserved { cpu: 500, ..reserved };
+        assert_eq!(Capacity { reserved, ..c }.allocatable()["cpu"], "1500m");
     }
 
     /// The status lists no more images than kubelet's.
@@ -484,16 +551,18 @@ mod tests {
         };
         let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();
         all.push(image(1000, &["a:1", "a:2", "a:3", "a:4", "a:5", "b@sha256:1"]));
-        let entries = images(all);
+        let entries = images(all, 50);
         assert_eq!((entries.len(), &entries[1]["sizeBytes"], &entries[49]["sizeBytes"]), (50, &json!(60), &json!(12)));
         assert_eq!(entries[0], json!({"names": ["b@sha256:1", "a:1", "a:2", "a:3", "a:4"], "sizeBytes": 1000}));
     }
 
     #[test]
     fn reports_pressure_as_kubelet() {
-        let calm = conditions(Pressure { memory: false, disk: false, pids: false });
+        let calm = conditions(Pressure { memory: false, disk: false, pids: false }, false);
         assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
-        let bad = conditions(Pressure { memory: true, disk: true, pids: true });
+        let bad = conditions(Pressure { memory: true, disk: true, pids: true }, false);
         assert!(bad.iter().all(|(_, is, ..)| *is));
+        let [.., ready] = conditions(Pressure { memory: false, disk: false, pids: false }, true);
+        assert_eq!(ready, ("Ready", false, "KubeletNotReady", "node is shutting down"));
     }
 }

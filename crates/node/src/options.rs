@@ -10,8 +10,10 @@ use meta::{Clock, Rng};
 use network::{HostPort, PodNetwork};
 use runtime::{Embedded, Resources, Runtime};
 
+use crate::configuration::KubeletConfiguration;
 use crate::pod::files::DnsOptions;
 use crate::pod::sysctls::Allowlist;
+use crate::static_pods::PodDecoder;
 
 /// The options of an [`Agent`](crate::Agent).
 pub struct Options {
@@ -35,14 +37,12 @@ pub struct Options {
     pub dns: DnsOptions,
     /// `spec.podCIDR` of a node that registers.
     pub pod_cidr: Option<String>,
-    /// The maximum number of pods.
-    pub max_pods: u32,
+    /// The kubelet's configuration.
+    pub configuration: KubeletConfiguration,
+    /// Decodes the manifests of static pods.
+    pub decoder: Arc<dyn PodDecoder>,
     /// The kernel parameters that pods may set.
     pub sysctls: Allowlist,
-    /// The default seccomp profile of containers.
-    pub seccomp_default: SeccompDefault,
-    /// The limit of processes of a pod; `None` for no limit.
-    pub pod_pids_limit: Option<i64>,
     /// The address on which the kubelet's HTTP API listens.
     pub address: IpAddr,
     /// The port of the kubelet's HTTP API, in the node's status.

@@ -11,9 +11,12 @@ use crate::objects::Whole;
 use crate::pod::container::POD_UID;
 use crate::shared::Shared;
 
-/// Removes sandboxes, addresses and directories of pods that the API does not have.
+/// Removes sandboxes, addresses and directories of pods that neither the API nor a manifest has.
 pub(crate) async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
-    let known: BTreeSet<String> = pods.cache().entries().map(|e| e.meta.uid.to_string()).collect();
+    let mut known: BTreeSet<String> = pods.cache().entries().map(|e| e.meta.uid.to_string()).collect();
+    let static_pods = &shared.known.static_pods;
+    let manifests = static_pods.desired().into_iter().flatten().chain(static_pods.running());
+    known.extend(manifests.filter_map(|(_, pod)| pod.metadata.uid.clone()));
     let mut orphans: BTreeSet<String> = shared.volumes.pods().await.into_iter().collect();
     match shared.options.runtime.list_pods().await {
         Ok(list) => orphans.extend(list.into_iter().filter_map(|p| p.config.labels.get(POD_UID).cloned())),

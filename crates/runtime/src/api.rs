@@ -60,6 +60,14 @@ pub enum Error {
         /// Why it is not available.
         message: String,
     },
+    /// An image cannot be mounted as requested (the message begins with upstream's `ImageVolumeMountFailed`).
+    #[error("ImageVolumeMountFailed: image {image:?}: {message}")]
+    ImageVolume {
+        /// The image as in the request.
+        image: String,
+        /// Why it cannot be mounted.
+        message: String,
+    },
     /// The image store failed.
     #[error("image: {0}")]
     Image(#[from] crate::image::Error),
@@ -275,6 +283,13 @@ pub enum MountSource {
         /// The path below `root`.
         path: PathBuf,
     },
+    /// The files of an image, or those at `path` in it. Such a mount is read-only, and nothing on it can be executed.
+    Image {
+        /// An image that the image store resolves.
+        image: String,
+        /// The path in the image; empty for its root.
+        path: PathBuf,
+    },
     /// An empty memory file system, gone with the container.
     Tmpfs {
         /// Maximum bytes; `None` is the kernel's default, half of the memory.
@@ -417,6 +432,33 @@ pub struct Security {
     pub apparmor: Option<String>,
 }
 
+/// The user and groups of a process, as the container sees them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerUser {
+    /// The user.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// All groups.
+    pub groups: Vec<u32>,
+}
+
+/// How large the log of a container becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimits {
+    /// Bytes of a file, after which a new one is started (`containerLogMaxSize`).
+    pub max_size: u64,
+    /// Files, including the current one (`containerLogMaxFiles`).
+    pub max_files: usize,
+}
+
+impl Default for LogLimits {
+    /// The kubelet's defaults: five files of 10 MiB.
+    fn default() -> Self {
+        Self { max_size: 10 << 20, max_files: 5 }
+    }
+}
+
 /// A container to be created.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -453,6 +495,8 @@ pub struct ContainerConfig {
     pub termination_message_path: Option<String>,
     /// Log file, absolute or below the pod's log directory.
     pub log_path: PathBuf,
+    /// Limits of the log.
+    pub log_limits: LogLimits,
     /// Overrides the image's stop signal (name or number).
     pub stop_signal: Option<String>,
     /// Labels, returned as they are.
@@ -489,6 +533,10 @@ pub struct Container {
     pub image: String,
     /// `repository@sha256:…` of a pulled image, else `sha256:…` of its configuration.
     pub image_id: String,
+    /// The ids of its first process when it starts; `None` if its user cannot be found in the image.
+    pub user: Option<ContainerUser>,
+    /// The same as `image_id` of the images that it mounts.
+    pub mounted_images: Vec<String>,
     /// The state.
     pub state: ContainerState,
     /// Process id on the host while it runs.

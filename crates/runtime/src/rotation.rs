@@ -1,5 +1,5 @@
-//! Rotation of container logs: a log that has grown to [`MAX_SIZE`] is renamed (`0.log.20261120-235959.000000007`) and a new file is
-//! started. The newest [`MAX_FILES`] files are kept, as kubelet does with its defaults.
+//! Rotation of container logs: a log that has grown to its limit ([`LogLimits`](crate::LogLimits)) is renamed
+//! (`0.log.20261120-235959.000000007`) and a new file is started. The newest files are kept, as kubelet does.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -7,11 +7,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::beneath::{Directory, Links};
-
-/// Bytes of a log file (`containerLogMaxSize`).
-pub const MAX_SIZE: u64 = 10 << 20;
-/// Files of a log, including the current one (`containerLogMaxFiles`).
-pub const MAX_FILES: usize = 5;
 
 /// Maximum entries of a directory of logs: a container has logs of two attempts.
 const MAX_ENTRIES: usize = 10_000;
@@ -32,16 +27,16 @@ pub fn remove(log: &Path) {
     }
 }
 
-/// Renames the file `name` in `directory`, and removes the oldest ones beyond [`MAX_FILES`]. `time` is in RFC 3339, with
+/// Renames the file `name` in `directory`, and removes the oldest ones beyond `max_files`. `time` is in RFC 3339, with
 /// nanoseconds.
-pub(crate) fn rotate(directory: &Directory, name: &OsStr, time: &str) -> io::Result<()> {
+pub(crate) fn rotate(directory: &Directory, name: &OsStr, max_files: usize, time: &str) -> io::Result<()> {
     let stamp: String = time.chars().filter(|c| c.is_ascii_digit() || matches!(c, 'T' | '.')).collect();
     let mut away = name.to_owned();
     away.push(".");
     away.push(stamp.replace('T', "-"));
     // The oldest are removed before the new file is added.
     let old = names(directory, name)?;
-    for name in &old[..(old.len() + 2).saturating_sub(MAX_FILES).min(old.len())] {
+    for name in &old[..(old.len() + 2).saturating_sub(max_files).min(old.len())] {
         directory.remove(name, 1)?;
     }
     directory.rename(name, &away)

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{ContainerConfig, ContainerState, IdRange, Mount, PodConfig, Timestamp};
+use crate::api::{ContainerConfig, ContainerState, ContainerUser, IdRange, LogLimits, Mount, PodConfig, Timestamp};
 use crate::cgroup::CgroupDirectory;
 use crate::records::VERSION;
 use crate::seccomp::Program;
@@ -65,6 +65,12 @@ pub struct ContainerRecord {
     pub hostname: String,
     /// The request's mounts and the runtime's own, in mounting order.
     pub mounts: Vec<Mount>,
+    /// The ids of the first process, as far as they are known from the image.
+    #[serde(default)]
+    pub user: Option<ContainerUser>,
+    /// The images among the sources of mounts, by their names in the request.
+    #[serde(default)]
+    pub mounted_images: BTreeMap<String, MountedImage>,
     pub shm: PathBuf,
     /// The pod's.
     #[serde(default)]
@@ -81,6 +87,15 @@ pub struct ContainerRecord {
     pub weight: usize,
 }
 
+/// An image that a container mounts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MountedImage {
+    /// `repository@sha256:…` of a pulled image, else `sha256:…` of its configuration.
+    pub id: String,
+    /// Layer directories, topmost first, below the `layers_root` of the container.
+    pub layers: Vec<String>,
+}
+
 /// The part of a [`ContainerRecord`] that the agent keeps in memory, without environment, arguments and mounts. The rest is read
 /// from the file when it is needed.
 #[derive(Clone, Debug, Deserialize)]
@@ -89,6 +104,10 @@ pub struct ContainerSummary {
     pub pod: String,
     pub created_at: Timestamp,
     pub image_id: String,
+    #[serde(default)]
+    pub user: Option<ContainerUser>,
+    #[serde(default)]
+    pub mounted_images: BTreeMap<String, MountedImage>,
     pub config: ConfigSummary,
     pub cgroups: Vec<CgroupDirectory>,
     pub stop_signal: i32,
@@ -119,6 +138,8 @@ impl ContainerRecord {
             pod: self.pod.clone(),
             created_at: self.created_at,
             image_id: self.image_id.clone(),
+            user: self.user.clone(),
+            mounted_images: self.mounted_images.clone(),
             config: ConfigSummary {
                 name: config.name.clone(),
                 attempt: config.attempt,
@@ -142,6 +163,16 @@ impl ContainerRecord {
 pub struct ContainerLayers {
     pub id: String,
     pub layers: Vec<String>,
+    #[serde(default)]
+    pub mounted_images: BTreeMap<String, MountedImage>,
+}
+
+impl ContainerLayers {
+    /// Whether the container needs a layer.
+    pub fn has(&self, layer: &str) -> bool {
+        let mounted = self.mounted_images.values().flat_map(|image| &image.layers);
+        self.layers.iter().chain(mounted).any(|l| l == layer)
+    }
 }
 
 /// The part of a [`ContainerRecord`] that the shim keeps in memory. It keeps no more, since every process that enters a container is
@@ -159,6 +190,8 @@ pub struct ShimStreams {
     pub tty: bool,
     pub stdin: bool,
     pub stdin_once: bool,
+    #[serde(default)]
+    pub log_limits: LogLimits,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -618,3 +618,62 @@ async fn programs_of_impossible_users_do_not_start() {
     }
     host.finish().await;
 }
+
+/// An image as a volume: read-only, and without execution; also in a user namespace.
+#[tokio::test]
+async fn images_are_mounted_read_only() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    mount_images(&mut host, "a").await;
+    let config = host.user_pod_config("b", IdRange { first: 200_000, length: 65_536 });
+    host.runtime.run_pod(config).await.unwrap();
+    mount_images(&mut host, "b").await;
+    host.finish().await;
+}
+
+async fn mount_images(host: &mut Host, pod: &str) {
+    let files = host.directory.path().join(format!("files-{pod}"));
+    std::fs::create_dir_all(files.join("models/deep")).unwrap();
+    std::fs::write(files.join("models/deep/weights"), "heavy\n").unwrap();
+    std::fs::copy("/bin/busybox", files.join("busybox")).unwrap();
+    host.runtime.images().adopt_directory("example.org/data:1", &files, Default::default()).unwrap();
+    let image = |path: &str, target: &str| Mount {
+        source: MountSource::Image { image: "example.org/data:1".into(), path: path.into() },
+        ..Mount::bind("", target).read_only()
+    };
+    let script = "cat /data/models/deep/weights /sub/weights /file; echo x > /data/new || echo read-only; \
+                  /data/busybox true 2> /dev/null || echo not executable; grep -c noexec /proc/self/mountinfo > /dev/null && echo mounted";
+    let (status, text) = host
+        .script(pod, "main", script, |c| {
+            c.mounts = vec![image("", "/data"), image("models/deep", "/sub"), image("models/deep/weights", "/file")];
+        })
+        .await;
+    assert_eq!(status.exit_code, Some(0), "{text}");
+    assert_eq!(text.matches("heavy\n").count(), 3, "{text}");
+    for line in ["read-only", "not executable", "mounted"] {
+        assert!(text.lines().any(|l| l == line), "{line:?} is missing:\n{text}");
+    }
+    assert_eq!(status.mounted_images.len(), 1);
+    let mut config = shell("running", "sleep 60");
+    config.mounts = vec![image("", "/data")];
+    let id = host.runtime.create_container(pod, config).await.unwrap();
+    host.runtime.start_container(&id).await.unwrap();
+    assert!(host.runtime.remove_image("example.org/data:1").is_err(), "a container uses it");
+    host.runtime.stop_container(&id, std::time::Duration::ZERO).await.unwrap();
+    for (name, mount, message) in [
+        ("no-path", image("models/none", "/x"), "ImageVolumeMountFailed: "),
+        (
+            "no-image",
+            Mount {
+                source: MountSource::Image { image: "example.org/none:1".into(), path: "".into() },
+                ..Mount::bind("", "/x")
+            },
+            "failed to pull image",
+        ),
+    ] {
+        let mut config = shell(name, "");
+        config.mounts = vec![mount];
+        let error = host.runtime.create_container(pod, config).await.unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+}

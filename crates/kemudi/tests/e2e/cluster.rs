@@ -15,6 +15,8 @@ const APPLETS: [&str; 20] = [
     "sh", "cat", "ls", "sleep", "echo", "hostname", "touch", "rm", "env", "stat", "wget", "nslookup", "id", "grep",
     "head", "tail", "dd", "mount", "test", "true",
 ];
+/// The directory of static pods, in that of the cluster.
+pub const MANIFESTS: &str = "manifests";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
@@ -64,6 +66,12 @@ impl Cluster {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
         assert!(child.wait().unwrap().success());
+    }
+
+    /// Waits until the server has ended by itself. Returns whether it ended well.
+    pub fn wait_for_end(&self) -> bool {
+        let mut child = self.child.lock().unwrap().take().unwrap();
+        child.wait().unwrap().success()
     }
 
     /// Kills the server, which leaves everything as it is at that moment.
@@ -129,12 +137,16 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         let inherited = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
         nix::fcntl::fcntl(file, inherited).map_err(|e| wrong(e.into()))?;
     }
+    fs::create_dir_all(directory.join(MANIFESTS)).map_err(wrong)?;
+    let configuration = directory.join("kubelet.yaml");
+    fs::write(&configuration, kubelet_configuration(directory)).map_err(wrong)?;
     let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
     let again = log.try_clone().map_err(wrong)?;
     Command::new(KEMUDI)
         .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
         .arg(directory.join("kubeconfig"))
-        .args(["--pod-max-pids", "512"])
+        .arg("--kubelet-config")
+        .arg(configuration)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)
@@ -142,7 +154,18 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         .map_err(wrong)
 }
 
-fn data_dir(directory: &Path) -> String {
+/// The configuration of the node. The disk of the machine may be fuller than a node's should be.
+fn kubelet_configuration(directory: &Path) -> String {
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodPidsLimit: 512\nstaticPodPath: {}\n\
+         shutdownGracePeriod: 20s\nshutdownGracePeriodCriticalPods: 10s\nnodeStatusMaxImages: 40\n\
+         kubeReserved: {{memory: 64Mi}}\nsyncFrequency: 1m\n\
+         evictionHard: {{memory.available: 100Mi, nodefs.available: 1%}}\n",
+        directory.join(MANIFESTS).display()
+    )
+}
+
+pub fn data_dir(directory: &Path) -> String {
     directory.join("data").display().to_string()
 }
 

@@ -86,7 +86,7 @@ impl<'a> Agent<'a> {
     }
 
     #[track_caller]
-    fn json(&self, path: &str) -> Value {
+    pub fn json(&self, path: &str) -> Value {
         serde_json::from_str(&self.get(path)).unwrap()
     }
 }
@@ -123,6 +123,10 @@ fn health(s: &Story) {
     assert_eq!(config["authentication"]["anonymous"]["enabled"], false);
     assert_eq!(config["authorization"]["mode"], "Webhook");
     assert_eq!((&config["maxPods"], &config["podPidsLimit"]), (&json!(110), &json!(512)));
+    // Those of the file, and a default.
+    assert_eq!((&config["shutdownGracePeriod"], &config["nodeStatusMaxImages"]), (&json!("20s"), &json!(40)));
+    assert_eq!((&config["imageMinimumGCAge"], &config["kubeReserved"]["memory"]), (&json!("2m0s"), &json!("64Mi")));
+    assert!(s.cluster.log().contains("these fields have no effect on this node: syncFrequency"));
     assert_eq!(config["port"], s.get_at("/api/v1/nodes/e2e")["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]);
 }
 
@@ -303,7 +307,8 @@ fn refusals(s: &Story) {
         ("GET", "/run/a/b/c", 405, "Method Not Allowed"),
         ("GET", "/debug/pprof/", 405, "profiling endpoint is disabled.\n"),
         ("PUT", "/debug/flags/v", 405, "flags endpoint is disabled.\n"),
-        ("POST", "/checkpoint/a/b/c", 404, "404 page not found\n"),
+        ("POST", "/checkpoint/a/b/c", 404, "pod does not exist"),
+        ("GET", "/checkpoint/a/b/c", 405, "Method Not Allowed"),
         ("GET", "/healthz/none", 404, "404 page not found\n"),
         ("GET", "/none", 404, "404 page not found\n"),
         ("GET", "/", 404, "404 page not found\n"),

@@ -15,6 +15,7 @@ mod commands;
 mod environment;
 mod garbage;
 mod handover;
+mod image_volumes;
 mod images;
 mod imperative;
 mod incluster;
@@ -25,6 +26,7 @@ mod kubelet;
 mod lifecycle;
 mod merging;
 mod namespaces;
+mod node_shutdown;
 mod policies;
 mod preview;
 mod probes;
@@ -40,6 +42,7 @@ mod server_side;
 mod services;
 mod sidebyside;
 mod states;
+mod static_pods;
 mod story;
 mod streams;
 mod terminal;
@@ -59,6 +62,8 @@ fn tests() -> Vec<Test> {
         own(resources::TESTS),
         own(sidebyside::TESTS),
         own(states::TESTS),
+        own(static_pods::TESTS),
+        own(image_volumes::TESTS),
         own(lifecycle::TESTS),
         own(probes::TESTS),
         both(rollout::TESTS),
@@ -99,6 +104,8 @@ fn tests() -> Vec<Test> {
         own(kubelet::TESTS),
         alone(both_since(36, top::ALONE)),
         alone(own(restart::ALONE)),
+        alone(own(static_pods::ALONE)),
+        alone(own(node_shutdown::ALONE)),
         alone(own(claims::ALONE)),
         alone(own(kills::ALONE)),
     ]

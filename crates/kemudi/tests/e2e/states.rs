@@ -9,6 +9,10 @@ pub const TESTS: &[Case] = &[
     ("states::runs_out_of_memory", runs_out_of_memory),
     ("states::ends_as_its_containers_end", ends_as_its_containers_end),
     ("states::restarts_what_failed", restarts_what_failed),
+    ("states::a_rule_restarts_all_containers", a_rule_restarts_all_containers),
+    ("states::changed_images_restart_containers", changed_images_restart_containers),
+    ("states::shows_users_and_resources", shows_users_and_resources),
+    ("states::long_host_names_are_refused", long_host_names_are_refused),
     ("states::cannot_pull", cannot_pull),
     ("states::cannot_configure", cannot_configure),
     ("states::cannot_start", cannot_start),
@@ -210,4 +214,86 @@ fn nothing_comes_from_elsewhere(s: &Story) {
     let answer = s.exec("here", &["nslookup", "kubernetes.default.svc.cluster.local"]);
     let answer = String::from_utf8_lossy(&answer.stdout);
     assert!(answer.contains("10.96.0.1"), "{answer}");
+}
+
+/// Clauses: P10.restart-all P12.restart-all
+fn a_rule_restarts_all_containers(s: &Story) {
+    let out = s.cluster.directory.join(format!("{}-out", s.ns));
+    std::fs::create_dir_all(&out).unwrap();
+    let container = |name: &str, script: &str| {
+        json!({"name": name, "image": "kemudi.local/demo", "command": ["sh", "-c", script],
+            "volumeMounts": [{"name": "out", "mountPath": "/out"}, {"name": "tools", "mountPath": "/bin"}]})
+    };
+    let forever = "echo $0 >> /out/order; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let mut trigger = container(
+        "trigger",
+        "echo trigger >> /out/order; until test -e /out/go; do sleep 0.1; done; rm /out/go; exit 42",
+    );
+    trigger["restartPolicy"] = "Never".into();
+    trigger["restartPolicyRules"] =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "out", "hostPath": {"path": out}}, s.tools()],
+        "initContainers": [container("init", "echo init >> /out/order")],
+        "containers": [trigger, container("other", &forever.replace("$0", "other"))]});
+    s.create("pods", json!({"metadata": {"name": "p"}, "spec": spec}));
+    let ready = s.ready("p");
+    assert_eq!(condition(&ready, "AllContainersRestarting"), "False");
+    std::fs::write(out.join("go"), "").unwrap();
+    let restarted = s.until("pods/p", |p| {
+        let count = |list: &str, i: usize| p["status"][list][i]["restartCount"] == 1;
+        condition(p, "Ready") == "True"
+            && count("containerStatuses", 0)
+            && count("containerStatuses", 1)
+            && count("initContainerStatuses", 0)
+    });
+    let last = &restarted["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(last["exitCode"], 42);
+    assert_eq!(condition(&restarted, "AllContainersRestarting"), "False");
+    let order = std::fs::read_to_string(out.join("order")).unwrap();
+    let lines: Vec<&str> = order.lines().collect();
+    assert_eq!((lines.len(), lines[0], lines[3]), (6, "init", "init"), "{lines:?}");
+    assert_eq!(restarted["status"]["podIP"], ready["status"]["podIP"], "the sandbox stays");
+}
+
+/// Clauses: P06.observed-generation P08.definition-changed
+fn changed_images_restart_containers(s: &Story) {
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    s.shell_pod("p", script, never(), json!({}));
+    let first = s.ready("p");
+    s.ok(&["set", "image", "pod/p", "c=kemudi.local/demo"]);
+    let second = s.until("pods/p", |p| {
+        p["status"]["containerStatuses"][0]["restartCount"] == 1 && condition(p, "Ready") == "True"
+    });
+    assert_eq!(second["status"]["observedGeneration"], second["metadata"]["generation"]);
+    assert_ne!(first["metadata"]["generation"], second["metadata"]["generation"]);
+    let message = "Container c definition changed, will be restarted";
+    assert!(s.events("p").contains(&("Killing".to_owned(), message.to_owned())), "{:?}", s.events("p"));
+}
+
+/// Clauses: P05.status-user P12.status-resources
+fn shows_users_and_resources(s: &Story) {
+    let security = json!({"runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [4000]});
+    let resources = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    s.shell_pod("p", script, json!({"securityContext": security}), json!({"resources": resources}));
+    let status = s.ready("p")["status"].clone();
+    let user = json!({"linux": {"uid": 1000, "gid": 3000, "supplementalGroups": [3000, 4000]}});
+    assert_eq!(status["containerStatuses"][0]["user"], user);
+    assert_eq!(s.sh("p", "id -u; id -g; id -G"), "1000\n3000\n3000 4000\n");
+    assert_eq!(status["resources"], resources);
+    assert_eq!(status["allocatedResources"], resources["requests"]);
+}
+
+/// Clauses: P01.fqdn
+fn long_host_names_are_refused(s: &Story) {
+    let hostname = "h".repeat(60);
+    s.shell_pod("p", "true", json!({"hostname": hostname, "subdomain": "sub", "setHostnameAsFQDN": true}), json!({}));
+    let full = format!("{hostname}.sub.{}.svc.cluster.local", s.ns);
+    let message = format!(
+        "Failed to create pod sandbox: failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too \
+         long (64 characters is the max, {} characters requested)",
+        full.len()
+    );
+    assert_eq!(s.event("p", "FailedCreatePodSandBox"), message);
 }

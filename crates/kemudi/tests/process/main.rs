@@ -390,3 +390,35 @@ fn image_names_are_escaped_for_the_terminal() {
     assert!(!out.status.success() && error.contains("^[[31mEVIL^G^M\\u{9b}5m"), "{error:?}");
     assert!(!error.trim_end_matches('\n').contains(char::is_control), "{error:?}");
 }
+
+/// A node whose configuration cannot be used does not start.
+#[tokio::test]
+async fn configurations_of_nodes_are_checked_first() {
+    if !is_root() {
+        return;
+    }
+    let d = directory();
+    for (fields, message) in [
+        ("maxPod: 5", "error: strict decoding error: unknown field \"maxPod\""),
+        ("maxPods: -1", "invalid configuration: maxPods (--max-pods) -1 must not be a negative number"),
+        ("readOnlyPort: 10255", "invalid configuration: readOnlyPort 10255 cannot be honoured by this node"),
+    ] {
+        let file = d.path().join("kubelet.yaml");
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        std::fs::write(&file, format!("{head}{fields}\n")).unwrap();
+        let mut command = Command::new(BINARY);
+        command.args([
+            "agent",
+            "--join",
+            "https://192.0.2.1:6443",
+            "--token",
+            "abcdef.0123456789abcdef",
+            "--node-name",
+            "n",
+        ]);
+        command.arg("--data-dir").arg(d.path().join("data")).arg("--kubelet-config").arg(&file);
+        let error = failed(&mut command).await;
+        assert!(error.contains(message), "{error}");
+    }
+    assert!(!d.path().join("data").exists(), "nothing is made");
+}

@@ -8,7 +8,7 @@
 //! A critical pod that lacks only resources is admitted and preempts other pods (see [`preemption`]); it waits until they have
 //! ended. A pod that lacks only what terminating pods still hold waits for them too.
 //!
-//! Left out: static pods, and refusing pods while the node is under pressure.
+//! Left out: refusing pods while the node is under pressure.
 
 mod preemption;
 
@@ -35,7 +35,7 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    fn new(reason: impl Into<String>, message: impl Into<String>) -> Rejection {
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Rejection {
         Rejection { reason: reason.into(), message: message.into(), by_labels: false }
     }
 }
@@ -201,6 +201,13 @@ impl Admission {
         if let Some(t) = self.state.lock().taken.get_mut(uid) {
             t.ending = true;
         }
+    }
+
+    /// The admitted pods with their priorities.
+    pub fn priorities(&self) -> Vec<(String, i32)> {
+        let state = self.state.lock();
+        let priority = |taken: &Taken| i32::try_from(taken.pod.view.priority).unwrap_or(i32::MAX);
+        state.taken.iter().map(|(uid, taken)| (uid.clone(), priority(taken))).collect()
     }
 
     /// Whether the pod is preempted.

@@ -1,6 +1,6 @@
 //! Back-off of containers that ended, and of sandboxes that were lost.
 //!
-//! The first restart is immediate, the next ones come after 10 s, 20 s, … 5 min; ten minutes without an end reset the delay
+//! The first restart is immediate, the next ones come after 10 s, 20 s, … 5 min (or a configured maximum); ten minutes without an end reset the delay
 //! (client-go `flowcontrol.Backoff` as the kubelet uses it).
 
 use std::collections::BTreeMap;
@@ -11,18 +11,36 @@ use jiff::Timestamp;
 pub const INITIAL: Duration = Duration::from_secs(10);
 pub const MAX: Duration = Duration::from_secs(300);
 
-#[derive(Clone, Debug, Default)]
-pub struct Backoffs(BTreeMap<String, (Duration, Timestamp)>);
+/// A container that ran so long has no back-off any more.
+const RESET: Duration = Duration::from_secs(600);
+
+/// The delays of the containers of a pod.
+#[derive(Clone, Debug)]
+pub struct Backoffs {
+    delays: BTreeMap<String, (Duration, Timestamp)>,
+    max: Duration,
+}
+
+impl Default for Backoffs {
+    fn default() -> Self {
+        Self::new(MAX)
+    }
+}
 
 fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
 impl Backoffs {
+    /// Delays of up to `max`.
+    pub fn new(max: Duration) -> Self {
+        Self { delays: BTreeMap::new(), max }
+    }
+
     /// The back-off in force for `key` and how much of it is left, counted from when the container ended.
     pub fn waiting(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Duration, Duration)> {
-        let (delay, updated) = self.0.get(key)?;
-        if since(ended, *updated) > MAX * 2 {
+        let (delay, updated) = self.delays.get(key)?;
+        if since(ended, *updated) > RESET {
             return None;
         }
         let left = delay.checked_sub(since(now, ended))?;
@@ -31,20 +49,20 @@ impl Backoffs {
 
     /// Records that the container is started again.
     pub fn started(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
-        let next = match self.0.get(key) {
-            Some((delay, updated)) if since(ended, *updated) <= MAX * 2 => (*delay * 2).min(MAX),
-            _ => INITIAL,
+        let next = match self.delays.get(key) {
+            Some((delay, updated)) if since(ended, *updated) <= RESET => (*delay * 2).min(self.max),
+            _ => INITIAL.min(self.max),
         };
-        self.0.insert(key.to_owned(), (next, now));
+        self.delays.insert(key.to_owned(), (next, now));
     }
 
     /// The current delay, for messages.
     pub fn delay(&self, key: &str) -> Duration {
-        self.0.get(key).map_or(INITIAL, |(d, _)| *d)
+        self.delays.get(key).map_or(INITIAL, |(d, _)| *d)
     }
 
     pub fn forget(&mut self, key: &str) {
-        self.0.remove(key);
+        self.delays.remove(key);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
-use runtime::{ContainerConfig, MAX_ID, Mount, Seccomp, Security};
+use runtime::{ContainerConfig, LogLimits, MAX_ID, Mount, Seccomp, Security};
 
 use crate::env::{Budget, MAX_BYTES, TooLong, expand};
 use crate::options::SeccompDefault;
@@ -53,6 +53,7 @@ pub struct Parts<'a> {
     pub seccomp_root: PathBuf,
     /// The default seccomp profile.
     pub seccomp_default: SeccompDefault,
+    pub log_limits: LogLimits,
     pub host: super::security::Host,
 }
 
@@ -95,6 +96,7 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
         oom_score_adj: oom,
         termination_message_path: Some(c.termination_message_path.clone().unwrap_or("/dev/termination-log".into())),
         log_path: PathBuf::from(&c.name).join(format!("{attempt}.log")),
+        log_limits: parts.log_limits,
         stop_signal,
         labels,
         annotations: BTreeMap::new(),
@@ -219,6 +221,7 @@ mod tests {
             node_memory: 1,
             seccomp_root: "/nonexistent".into(),
             seccomp_default,
+            log_limits: LogLimits::default(),
             host: super::super::security::Host::default(),
         })
     }

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::Pod;
 /// DNS settings of the node and the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct DnsOptions {
-    /// Address of the cluster's DNS service.
-    pub server: Option<String>,
+    /// Addresses of the cluster's DNS service; empty for none.
+    pub servers: Vec<String>,
     /// The domain of the cluster, for example `cluster.local`.
     pub domain: String,
     /// The node's own resolv.conf, for `dnsPolicy: Default`.
@@ -100,14 +100,14 @@ pub fn resolv_conf(pod: &Pod, options: &DnsOptions) -> String {
         "ClusterFirst" => !host_network,
         _ => false,
     };
-    let mut out = match (policy, cluster, &options.server) {
+    let mut out = match (policy, cluster, options.servers.as_slice()) {
         ("None", ..) => Resolv::default(),
-        (_, true, Some(server)) => {
+        (_, true, servers @ [_, ..]) => {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
             let d = &options.domain;
             let mut searches = vec![format!("{namespace}.svc.{d}"), format!("svc.{d}"), d.clone()];
             searches.extend(node.searches);
-            Resolv { servers: vec![server.clone()], searches, options: vec!["ndots:5".into()] }
+            Resolv { servers: servers.to_vec(), searches, options: vec!["ndots:5".into()] }
         }
         _ => node,
     };
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn resolves_names_by_dns_policy() {
         let options = DnsOptions {
-            server: Some("10.96.0.10".into()),
+            servers: vec!["10.96.0.10".into()],
             domain: "cluster.local".into(),
             node: "search example.org\nnameserver 192.0.2.53\n".into(),
         };

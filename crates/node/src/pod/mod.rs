@@ -22,5 +22,6 @@ pub(crate) mod spec;
 pub(crate) mod starts;
 pub mod status;
 pub(crate) mod sysctls;
+mod totals;
 pub mod users;
 pub(crate) mod worker;

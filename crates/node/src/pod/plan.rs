@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container as Spec, EphemeralContainer, Pod};
+use k8s_openapi::api::core::v1::{Container as Spec, EphemeralContainer, Pod, PodSpec};
 use runtime::{Container, ContainerState};
 
 use super::backoff::Backoffs;
@@ -38,6 +38,8 @@ pub struct Seen<'a> {
     pub sandbox_id: &'a str,
     /// The newest container of each name.
     pub newest: &'a BTreeMap<String, Container>,
+    /// The containers before them.
+    pub previous: &'a BTreeMap<String, Container>,
     /// Results of the probes of running containers, by name.
     pub health: &'a BTreeMap<String, Health>,
     pub backoffs: &'a Backoffs,
@@ -70,6 +72,8 @@ pub struct Plan {
     pub start: Vec<Start>,
     /// Containers that wait for their back-off, with its delay.
     pub backing_off: Vec<(String, Duration)>,
+    /// All containers of the pod are about to start again, because of a restart rule.
+    pub restarts_all: bool,
     /// The pod has finished: stop sidecars and the sandbox, keep the records.
     pub finished: bool,
     /// Plan again after this time, even without a change.
@@ -82,19 +86,53 @@ pub fn restarts(pod: &Pod, c: &Spec, exit_code: i32) -> bool {
         Some(own) => own,
         None => pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always"),
     };
-    for rule in c.restart_policy_rules.iter().flatten() {
-        if let Some(codes) = &rule.exit_codes {
-            let has = codes.values.iter().flatten().any(|v| *v == exit_code);
-            if has == (codes.operator == "In") && rule.action == "Restart" {
-                return true;
-            }
-        }
+    if let Some("Restart" | RESTART_ALL) = restart_rule(c, exit_code) {
+        return true;
     }
     match policy {
         "Never" => false,
         "OnFailure" => exit_code != 0,
         _ => true,
     }
+}
+
+/// The action of the first restart rule of a container that matches an exit code.
+fn restart_rule(c: &Spec, exit_code: i32) -> Option<&str> {
+    let rule = c.restart_policy_rules.iter().flatten().find(|rule| {
+        let Some(codes) = &rule.exit_codes else { return false };
+        let has = codes.values.iter().flatten().any(|v| *v == exit_code);
+        has == (codes.operator == "In")
+    });
+    rule.map(|r| r.action.as_str())
+}
+
+/// The action of restart rules that restarts all containers of the pod.
+const RESTART_ALL: &str = "RestartAllContainers";
+
+/// Whether a restart rule of a container may restart all containers of the pod.
+pub fn may_restart_all(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
+    containers.flat_map(|c| c.restart_policy_rules.iter().flatten()).any(|rule| rule.action == RESTART_ALL)
+}
+
+/// When the last of these containers ended by whose restart rules all containers of the pod start again. Older containers are stale:
+/// they are stopped, and replaced in the order of a new pod.
+pub fn restart_all_at<'a>(
+    pod: &Pod,
+    containers: impl Iterator<Item = &'a Container>,
+    killed: &BTreeSet<String>,
+) -> Option<runtime::Timestamp> {
+    if !may_restart_all(pod) {
+        return None;
+    }
+    let spec = pod.spec.as_ref()?;
+    let find = |name: &str| spec.init_containers.iter().flatten().chain(&spec.containers).find(|c| c.name == name);
+    let ended = containers.filter(|c| c.state == ContainerState::Exited && !killed.contains(&c.id));
+    let triggers = ended.filter(|c| {
+        let rule = find(&c.name).zip(c.exit_code).and_then(|(spec, code)| restart_rule(spec, code));
+        rule == Some(RESTART_ALL)
+    });
+    triggers.filter_map(|c| c.finished_at).max()
 }
 
 /// The exit code of a container that the agent has killed. Its program may have exited with 0 on the signal, but has not succeeded.
@@ -118,12 +156,16 @@ pub fn ended_at(c: &Container) -> Timestamp {
 struct Planner<'a> {
     pod: &'a Pod,
     seen: &'a Seen<'a>,
+    /// Containers that were created before are stale.
+    restart_all_at: Option<runtime::Timestamp>,
     plan: Plan,
 }
 
 /// The plan for a pod that is to run. Pods that are being deleted or have ended are not planned: they are torn down.
 pub fn plan(pod: &Pod, seen: &Seen<'_>) -> Plan {
-    let mut planner = Planner { pod, seen, plan: Plan::default() };
+    let known = seen.newest.values().chain(seen.previous.values());
+    let restart_all_at = restart_all_at(pod, known, seen.killed);
+    let mut planner = Planner { pod, seen, restart_all_at, plan: Plan::default() };
     planner.run();
     planner.plan
 }
@@ -133,9 +175,28 @@ impl Planner<'_> {
         exit_code(c, self.seen.killed)
     }
 
-    /// The container of that name, if it belongs to the present sandbox.
+    /// The container of that name, if it belongs to the present sandbox and is not stale.
     fn present(&self, name: &str) -> Option<&Container> {
-        self.seen.newest.get(name).filter(|c| c.pod == self.seen.sandbox_id && self.seen.sandbox == Sandbox::Ready)
+        let is_present = |c: &&Container| c.pod == self.seen.sandbox_id && self.seen.sandbox == Sandbox::Ready;
+        self.seen.newest.get(name).filter(is_present).filter(|c| !self.is_stale(c))
+    }
+
+    /// Whether a restart rule requires a new container in place of this one.
+    fn is_stale(&self, c: &Container) -> bool {
+        self.restart_all_at.is_some_and(|at| c.created_at < at)
+    }
+
+    /// Kills stale containers. Returns whether there are any that run.
+    fn kill_stale(&mut self, spec: &PodSpec) -> bool {
+        for c in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+            let Some(stale) = self.seen.newest.get(&c.name).filter(|s| self.is_stale(s)) else { continue };
+            self.plan.restarts_all |= self.ended(stale).is_some();
+            if stale.state == ContainerState::Running && stale.pod == self.seen.sandbox_id {
+                let (name, id) = (c.name.clone(), stale.id.clone());
+                self.plan.kill.push(Kill { name, id, message: "killing".into(), grace: Some(0) });
+            }
+        }
+        !self.plan.kill.is_empty()
     }
 
     fn run(&mut self) {
@@ -166,6 +227,9 @@ impl Planner<'_> {
                 return;
             }
             self.plan.new_sandbox = true;
+        }
+        if self.seen.sandbox == Sandbox::Ready && self.kill_stale(spec) {
+            return;
         }
         let begun = spec.containers.iter().any(|c| self.present(&c.name).is_some());
         if !self.init(spec.init_containers.as_deref().unwrap_or_default(), begun, policy) {
@@ -227,7 +291,7 @@ impl Planner<'_> {
     /// Starts, restarts or kills one container as needed. Returns whether it has ended for good.
     fn keep_running(&mut self, c: &Spec, role: Role) -> bool {
         let Some(status) = self.present(&c.name) else {
-            let last = self.seen.newest.get(&c.name).and_then(|c| self.ended(c));
+            let last = self.seen.newest.get(&c.name).filter(|c| !self.is_stale(c)).and_then(|c| self.ended(c));
             if let Some(code) = last
                 && !restarts(self.pod, c, code)
             {
@@ -238,13 +302,19 @@ impl Planner<'_> {
         };
         match self.ended(status) {
             Some(code) => {
-                if !restarts(self.pod, c, code) {
+                // A container that was killed because its image changed starts again in any case.
+                let is_replaced = self.seen.killed.contains(&status.id) && is_changed(c, status);
+                if !is_replaced && !restarts(self.pod, c, code) {
                     return true;
                 }
                 self.start(c, role);
             }
             // An earlier agent ended between creating and starting it.
             None if status.state == ContainerState::Created => self.start(c, role),
+            None if is_changed(c, status) => {
+                let message = format!("Container {} definition changed, will be restarted", c.name);
+                self.plan.kill.push(Kill { name: c.name.clone(), id: status.id.clone(), message, grace: None });
+            }
             None => {
                 let id = status.id.clone();
                 if let Some(failed) = self.seen.health.get(&c.name).and_then(|h| h.failed) {
@@ -273,7 +343,8 @@ impl Planner<'_> {
     }
 
     fn start(&mut self, c: &Spec, role: Role) {
-        let last = self.seen.newest.get(&c.name).filter(|s| self.ended(s).is_some());
+        // As upstream, a restart of the whole pod does not back off.
+        let last = self.seen.newest.get(&c.name).filter(|s| self.ended(s).is_some() && !self.is_stale(s));
         if let Some(last) = last
             && let Some((delay, left)) = self.seen.backoffs.waiting(&c.name, ended_at(last), self.seen.now)
         {
@@ -283,6 +354,11 @@ impl Planner<'_> {
         }
         self.plan.start.push(Start { name: c.name.clone(), role });
     }
+}
+
+/// Whether the specification names another image than that of the container.
+fn is_changed(c: &Spec, container: &Container) -> bool {
+    c.image.as_deref().unwrap_or_default() != container.image
 }
 
 #[cfg(test)]

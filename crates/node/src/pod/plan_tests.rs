@@ -15,6 +15,8 @@ fn container(name: &str, state: &str) -> Container {
         attempt: 0,
         image: String::new(),
         image_id: String::new(),
+        user: None,
+        mounted_images: Vec::new(),
         state: if state == "created" { ContainerState::Created } else { kind },
         pid: None,
         created_at: runtime::Timestamp { secs: 100, nanos: 0 },
@@ -54,6 +56,7 @@ fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], expected: &str) 
         sandbox,
         sandbox_id: SANDBOX,
         newest: &newest,
+        previous: &BTreeMap::new(),
         health: &health,
         backoffs: &backoffs,
         killed: &killed,
@@ -133,4 +136,68 @@ fn rules_of_a_container_win_over_the_pods_policy() {
         "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]}))
     .unwrap();
     assert!(restarts(&pod, &c, 42) && !restarts(&pod, &c, 1));
+}
+
+/// A change of the image restarts a container, whatever the policy.
+#[test]
+fn changed_images_restart_containers() {
+    let with_image = |policy: &str| {
+        let mut spec = spec(policy, &[], &["a", "b"]);
+        spec["containers"][0]["image"] = "new".into();
+        spec
+    };
+    check(with_image("Always"), Sandbox::Ready, &[("a", "running"), ("b", "running")], "-a");
+    check(with_image("Never"), Sandbox::Ready, &[("a", "running"), ("b", "running")], "-a");
+    check(with_image("Never"), Sandbox::Ready, &[("a", "killed:0"), ("b", "running")], "+a");
+    // It had ended by itself.
+    check(with_image("Never"), Sandbox::Ready, &[("a", "exit:0"), ("b", "running")], "");
+}
+
+/// Clauses: P10.restart-all
+#[test]
+fn a_rule_restarts_all_containers() {
+    let mut spec = spec("Never", &["i", "side"], &["a", "b"]);
+    spec["containers"][0]["restartPolicy"] = "Never".into();
+    spec["containers"][0]["restartPolicyRules"] =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let all = |a: &'static str| [("i", "exit:0"), ("side", "running"), ("a", a), ("b", "running")];
+    check(spec.clone(), Sandbox::Ready, &all("exit:1"), "");
+    check(spec.clone(), Sandbox::Ready, &all("exit:42"), "-b -side");
+    // Then the pod starts like a new one.
+    let stopped = [("i", "exit:0"), ("side", "killed:0"), ("a", "exit:42"), ("b", "killed:0")];
+    check(spec.clone(), Sandbox::Ready, &stopped, "+i");
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+    let trigger = container("a", "exit:42");
+    let fresh = |name: &str, state: &str| Container {
+        id: format!("fresh-{name}"),
+        created_at: runtime::Timestamp { secs: 250, nanos: 0 },
+        ..container(name, state)
+    };
+    let plan_of = |newest: Vec<Container>| {
+        let newest: BTreeMap<String, Container> = newest.into_iter().map(|c| (c.name.clone(), c)).collect();
+        let previous = BTreeMap::from([("a".to_owned(), trigger.clone())]);
+        let health = newest.keys().map(|n| (n.clone(), Health { started: true, ready: true, failed: None })).collect();
+        let (backoffs, killed) = (Backoffs::default(), BTreeSet::new());
+        let now = Timestamp::from_second(300).unwrap();
+        let (sandbox, sandbox_id) = (Sandbox::Ready, SANDBOX);
+        let plan = plan(
+            &pod,
+            &Seen {
+                sandbox,
+                sandbox_id,
+                newest: &newest,
+                previous: &previous,
+                health: &health,
+                backoffs: &backoffs,
+                killed: &killed,
+                now,
+            },
+        );
+        plan.start.into_iter().map(|s| s.name).collect::<Vec<_>>().join(" ")
+    };
+    let init = || vec![fresh("i", "exit:0"), fresh("side", "running")];
+    assert_eq!(plan_of([init(), vec![trigger.clone(), container("b", "exit:137")]].concat()), "a b");
+    // The trigger runs again, and the other one still has to be replaced, although its policy is Never.
+    assert_eq!(plan_of([init(), vec![fresh("a", "running"), container("b", "exit:137")]].concat()), "b");
+    assert_eq!(plan_of([init(), vec![fresh("a", "running"), fresh("b", "exit:0")]].concat()), "");
 }

@@ -20,10 +20,12 @@ const LOOK: Duration = Duration::from_secs(10);
 /// The pulls of a pod.
 #[derive(Default)]
 pub(super) struct Pulls {
-    /// By container.
+    /// By container, or container and volume (`CONTAINER/VOLUME`).
     running: BTreeMap<String, Running>,
     /// By image.
     failed: BTreeMap<String, Failed>,
+    /// Images that are present for a container that waits for others, with their users.
+    ready: BTreeMap<String, (String, String)>,
 }
 
 struct Failed {
@@ -129,9 +131,24 @@ impl Pulls {
         Some(Outcome::Ended(result))
     }
 
-    /// Whether an image is being pulled for the container.
+    /// Whether an image is being pulled for the container or a volume of it.
     pub fn is_running(&self, container: &str) -> bool {
-        self.running.contains_key(container)
+        self.running.keys().any(|key| container_of(key) == container)
+    }
+
+    /// The user of an image that is present for a start of the container. `key`: as for [`Pulls::begin`].
+    pub fn ready(&self, key: &str, image: &str) -> Option<String> {
+        self.ready.get(key).filter(|(ready, _)| ready == image).map(|(_, user)| user.clone())
+    }
+
+    /// Records that an image is present for the next start of the container.
+    pub fn set_ready(&mut self, key: String, image: &str, user: &str) {
+        self.ready.insert(key, (image.to_owned(), user.to_owned()));
+    }
+
+    /// Forgets which images are present for a container: it starts, or its start has failed.
+    pub fn forget_ready(&mut self, container: &str) {
+        self.ready.retain(|key, _| container_of(key) != container);
     }
 
     /// Ends the pulls of a pod that terminates.
@@ -162,6 +179,11 @@ impl Pulls {
         self.running.remove(container);
         self.failed.remove(image);
     }
+}
+
+/// The container of a key.
+fn container_of(key: &str) -> &str {
+    key.split('/').next().unwrap_or_default()
 }
 
 #[cfg(test)]

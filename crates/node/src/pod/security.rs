@@ -115,7 +115,11 @@ impl Host {
                 None => Some("its pods have no network of their own".into()),
                 Some(_) => options.host.user_namespaces().err(),
             },
-            most_in_memory: text("/proc/sys/fs/mount-max").trim().parse().ok().map(|m| in_memory(m, options.max_pods)),
+            most_in_memory: text("/proc/sys/fs/mount-max")
+                .trim()
+                .parse()
+                .ok()
+                .map(|m| in_memory(m, options.configuration.max_pods(u64::MAX))),
             selinux: std::path::Path::new("/sys/fs/selinux/enforce").exists(),
         }
     }

@@ -9,17 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState as State, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
+    ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodStatus,
+    ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
 
-use super::plan::{KILLED, restarts};
+use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
+use super::totals;
 use crate::admission::PREEMPTING;
 use crate::pod::local_storage::EVICTED;
 use crate::resources::{is_sidecar, qos};
+use crate::shutdown::TERMINATED;
 
 /// Why a container waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +95,12 @@ fn mounts(requested: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>
     requested.filter(|all| !all.is_empty()).map(|all| all.iter().map(status).collect())
 }
 
+fn user(user: &runtime::ContainerUser) -> ContainerUser {
+    let groups = user.groups.iter().map(|g| i64::from(*g)).collect();
+    let linux = LinuxContainerUser { uid: user.uid.into(), gid: user.gid.into(), supplemental_groups: Some(groups) };
+    ContainerUser { linux: Some(linux) }
+}
+
 const RUNTIME_PREFIX: &str = "kemudi://";
 
 /// The id of a container as the status shows it.
@@ -144,6 +153,12 @@ impl Facts<'_> {
         }
     }
 
+    /// Whether a container that has ended will be replaced by one of another image.
+    fn is_replaced(&self, spec: Option<&Spec>, c: &Container) -> bool {
+        let is_changed = spec.is_some_and(|s| s.image.as_deref().unwrap_or_default() != c.image);
+        !self.has_ended && self.killed.contains(&c.id) && is_changed
+    }
+
     /// The status of one container. `ready_rule` defines its readiness.
     fn container(&self, name: &str, image: &str, spec: Option<&Spec>, default_reason: &str) -> ContainerStatus {
         let newest = self.newest.get(name);
@@ -178,6 +193,7 @@ impl Facts<'_> {
             out.image = full;
         }
         out.image_id = c.image_id.clone();
+        out.user = c.user.as_ref().map(user);
         out.last_state = self.previous.get(name).map(|p| self.terminated(p));
         match c.state {
             ContainerState::Running => {
@@ -193,6 +209,11 @@ impl Facts<'_> {
                     // It will start again: its state is why it waits, and its last state how it ended.
                     Some(w) if !self.has_ended => {
                         out.state = Some(Self::waiting_state(&w.reason, Some(&w.message)));
+                        out.last_state = Some(ended);
+                    }
+                    // It was stopped because its image changed. Reported as ended, it could not run again under any policy.
+                    None if self.is_replaced(spec, c) => {
+                        out.state = Some(Self::waiting_state(default_reason, None));
                         out.last_state = Some(ended);
                     }
                     _ => out.state = Some(ended),
@@ -399,6 +420,20 @@ fn ready(pod: &Pod, containers: &Verdict) -> Verdict {
     Verdict::no("ReadinessGatesNotReady", message)
 }
 
+/// The verdict on whether all containers restart because of a restart rule.
+fn restarting(phase: &str, is_triggered: bool) -> Verdict {
+    match phase {
+        "Succeeded" => Verdict::no("PodCompleted", String::new()),
+        "Failed" => Verdict::no("PodFailed", String::new()),
+        _ if is_triggered => Verdict {
+            status: true,
+            reason: Some("RestartAllContainersStarted"),
+            message: Some("container exited with restart policy rule".into()),
+        },
+        _ => Verdict { status: false, reason: None, message: None },
+    }
+}
+
 /// The conditions the agent owns, in upstream's order.
 pub const CONDITIONS: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
@@ -442,6 +477,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     ];
     let disruption = facts.failed.and_then(|(reason, message)| match reason {
         _ if reason == PREEMPTING.0 => Some("Pod was preempted by Kubelet to accommodate a critical pod."),
+        _ if reason == TERMINATED.0 => Some(message),
         EVICTED => Some(message),
         _ => None,
     });
@@ -449,6 +485,10 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         let message = Some(message.to_owned());
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
         conditions.push(condition("DisruptionTarget", verdict));
+    }
+    if may_restart_all(pod) {
+        let trigger = restart_all_at(pod, facts.newest.values(), facts.killed);
+        conditions.push(condition("AllContainersRestarting", restarting(phase, trigger.is_some())));
     }
     for r in facts.resizing {
         let verdict = Verdict { status: true, reason: r.reason, message: r.message.clone() };
@@ -462,6 +502,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         (Some(ip), _) => Some(ip.to_owned()),
         (None, _) => old.and_then(|s| s.pod_ip.clone()),
     };
+    let pod_resources = pod.spec.as_ref().filter(|_| facts.details == Details::All).and_then(totals::of_pod);
     let host_ip = (!facts.host_ip.is_empty()).then(|| facts.host_ip.to_owned());
     PodStatus {
         phase: Some(phase.to_owned()),
@@ -480,6 +521,8 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         container_statuses: some(app),
         ephemeral_container_statuses: some(ephemeral),
         observed_generation: generation,
+        resources: pod_resources.clone(),
+        allocated_resources: pod_resources.and_then(|r| r.requests),
         ..PodStatus::default()
     }
 }

@@ -10,6 +10,8 @@ fn container(name: &str, state: &str) -> Container {
         attempt: 0,
         image: String::new(),
         image_id: "sha256:1".into(),
+        user: None,
+        mounted_images: Vec::new(),
         state: if code.is_some() { ContainerState::Exited } else { ContainerState::Running },
         pid: None,
         created_at: runtime::Timestamp { secs: 100, nanos: 0 },

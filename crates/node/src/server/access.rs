@@ -24,11 +24,8 @@ use tokio::time::Instant;
 
 use super::target::{Target, verb};
 use super::{Body, text};
+use crate::configuration::KubeletConfiguration;
 
-/// How long results of reviews are cached (`authentication.webhook.cacheTTL` and the like).
-pub(super) const TOKENS: Duration = Duration::from_secs(2 * 60);
-pub(super) const ALLOWED: Duration = Duration::from_secs(5 * 60);
-pub(super) const DENIED: Duration = Duration::from_secs(30);
 /// Cached results of each kind.
 const REMEMBERED: usize = 4096;
 /// Maximum length of a token.
@@ -92,14 +89,17 @@ enum Authentication {
 }
 
 impl Access {
-    pub fn new(client: Client, node: &str) -> Self {
+    /// The configuration has the times for which results of reviews are cached.
+    pub fn new(client: Client, node: &str, configuration: &KubeletConfiguration) -> Self {
+        let tokens = configuration.authentication.webhook.cache_ttl.get();
+        let reviews = &configuration.authorization.webhook;
         Self {
             client,
             node: node.to_owned(),
-            users: Remembered::new(TOKENS),
-            strangers: Remembered::new(TOKENS),
-            allowed: Remembered::new(ALLOWED),
-            denied: Remembered::new(DENIED),
+            users: Remembered::new(tokens),
+            strangers: Remembered::new(tokens),
+            allowed: Remembered::new(reviews.cache_authorized_ttl.get()),
+            denied: Remembered::new(reviews.cache_unauthorized_ttl.get()),
             reviews: Semaphore::new(REVIEWS),
             by_address: KeyedLimit::new(usize::MAX, REVIEWS_PER_ADDRESS),
         }

@@ -7,10 +7,11 @@
 //! *    /attach/NS/POD/CONTAINER          stdin stdout stderr tty            (WebSocket, SPDY)
 //! *    /portForward/NS/POD               port…                              (WebSocket, SPDY, SPDY inside WebSocket)
 //! POST /run/NS/POD/CONTAINER             cmd
+//! POST /checkpoint/NS/POD/CONTAINER      always fails
 //! GET  /healthz[/ping|log|syncloop]  /pods  /runningpods/  /configz  /logs/…
 //! GET  /stats/summary  /metrics  /metrics/resource  /metrics/cadvisor  /metrics/probes
 //! ```
-//! Left out: `/checkpoint`, profiles, flags that change while the agent runs.
+//! Left out: checkpoints, profiles, flags that change while the agent runs.
 
 mod absent;
 mod access;
@@ -173,7 +174,7 @@ impl Query {
 
 impl Handle {
     pub(crate) fn new(options: Arc<Options>, known: Arc<Known>) -> Self {
-        let access = Arc::new(Access::new(options.client.clone(), &options.node_name));
+        let access = Arc::new(Access::new(options.client.clone(), &options.node_name, &options.configuration));
         let forwarded = KeyedLimit::new(forward::FORWARDED, forward::FORWARDED_EACH);
         Self { options, known, access, forwarded, rates: Arc::default(), layers: Arc::default() }
     }
@@ -181,6 +182,12 @@ impl Handle {
     /// Returns the name of the authorized user, or the error to answer.
     pub async fn admit(&self, parts: &mut Parts, sender: &Sender) -> Result<String, Response<Body>> {
         self.access.admit(parts, sender).await
+    }
+
+    /// Shuts the node down: it admits no pod any more, and ends its pods, those of the lowest priority first. Returns when all have
+    /// ended, or their time is over.
+    pub async fn shut_down(&self) {
+        self.known.shutdown.shut_down(&self.options.configuration).await;
     }
 
     /// Answers one request. An upgrade request must carry a [`hyper::upgrade::OnUpgrade`] in its extensions.
@@ -196,7 +203,16 @@ impl Handle {
     async fn route(&self, target: &Target, request: Request<Bytes>) -> Result<Response<Body>, Error> {
         let (get, query) = (request.method() == Method::GET, Query::parse(&request));
         let path = target.segments();
+        let configuration = &self.options.configuration;
         match path[..] {
+            ["run" | "exec" | "attach" | "portForward" | "containerLogs" | "runningpods" | "logs" | "debug", ..]
+                if !configuration.enable_debugging_handlers =>
+            {
+                Err(Error::Disabled("Debug endpoints are disabled.\n"))
+            }
+            ["logs", ..] if !configuration.enable_system_log_handler => {
+                Err(Error::Disabled("logs endpoint is disabled.\n"))
+            }
             ["run", ns, pod, container] | ["run", ns, pod, _, container] if request.method() == Method::POST => {
                 let id = self.running(ns, pod, uid(&path, 5), container).await?;
                 run::serve(self, &id, query.get("cmd").unwrap_or_default()).await
@@ -217,7 +233,13 @@ impl Handle {
             ["pods" | "runningpods" | "configz" | "containerLogs" | "logs" | "stats" | "metrics", ..] if !get => {
                 Err(Error::MethodNotAllowed("GET"))
             }
-            ["run", ..] => Err(Error::MethodNotAllowed("POST")),
+            ["run" | "checkpoint", ..] if request.method() != Method::POST => Err(Error::MethodNotAllowed("POST")),
+            ["checkpoint", ns, pod, container] => match self.containers(ns, pod, container).await?.is_empty() {
+                true => Err(Error::NotFound("pod does not exist".into())),
+                false => Err(Error::Internal(format!(
+                    "checkpointing of {ns}/{pod}/{container} failed (this runtime cannot checkpoint containers)"
+                ))),
+            },
             ["pods"] => pods::bound(self),
             ["runningpods"] => pods::running(self).await,
             ["configz"] => Ok(configz::serve(&self.options)),

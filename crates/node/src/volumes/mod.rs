@@ -2,7 +2,8 @@
 //!
 //! A type of volume is a file and a row of a table in [`types`]. **Invariant.** A volume exists before any container that mounts it
 //! starts, survives restarts of containers, and is removed with the pod. Secrets, tokens and emptyDir volumes with the medium
-//! `Memory` lie on file systems in memory. A claim is the `hostPath` or `local` directory of its persistent volume. Left out: volumes of
+//! `Memory` lie on file systems in memory. A claim is the `hostPath` or `local` directory of its persistent volume. An image is mounted
+//! by the runtime. Left out: volumes of
 //! storage drivers (CSI and the network file systems) and block devices; a pod with such a volume waits with an event.
 
 pub mod atomic;
@@ -283,6 +284,13 @@ pub fn references(pod: &Pod) -> BTreeSet<Reference> {
 /// Whether a volume of the pod shows the pod's labels or annotations.
 pub fn shows_metadata(pod: &Pod) -> bool {
     supported(pod).any(|v| v.shows_metadata())
+}
+
+/// The image volumes that a container mounts, by name and without repetition.
+pub fn images<'a>(pod: &'a Pod, container: &api::Container) -> Vec<(&'a str, &'a api::ImageVolumeSource)> {
+    let mounted = |name: &str| container.volume_mounts.iter().flatten().any(|m| m.name == name);
+    let images = specs(pod).filter_map(|v| Some((v.name.as_str(), v.image.as_ref()?)));
+    images.filter(|(name, _)| mounted(name)).collect()
 }
 
 /// How many volumes of the pod are file systems in memory.

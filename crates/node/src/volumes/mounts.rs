@@ -52,16 +52,18 @@ pub(super) fn find_mounts(
             let name = &m.name;
             return Err(Error::Content(format!("volume {name:?} of mount {:?} does not exist", m.mount_path)));
         };
-        let source = match sub_path(m, &env)? {
-            Some(sub) => below(root, &sub).map_err(|e| {
+        let volume = types.get(m.name.as_str());
+        let image = volume.and_then(|v| v.image());
+        let source = match (sub_path(m, &env)?, image) {
+            (sub, Some(image)) => image_source(image, sub.as_deref().unwrap_or_default())?,
+            (Some(sub), None) => below(root, &sub).map_err(|e| {
                 let (mount, container) = (&m.name, &c.name);
                 Error::Content(format!(
                     "failed to prepare subPath for volumeMount {mount:?} of container {container:?}: {e}"
                 ))
             })?,
-            None => MountSource::Host(root.clone()),
+            (None, None) => MountSource::Host(root.clone()),
         };
-        let volume = types.get(m.name.as_str());
         let is_whole = matches!(source, MountSource::Host(_));
         let target = if m.mount_path.starts_with('/') { m.mount_path.clone() } else { format!("/{}", m.mount_path) };
         let read_only = volume.is_some_and(|v| v.is_read_only()) || m.read_only == Some(true);
@@ -102,12 +104,25 @@ fn sub_path(m: &VolumeMount, env: &HashMap<&str, &str>) -> Result<Option<String>
     Ok(Some(text))
 }
 
+/// The files of an image, or those at the path `sub` in it.
+fn image_source(image: &str, sub: &str) -> Result<MountSource, Error> {
+    let path = Path::new(sub);
+    if path.components().any(|c| !matches!(c, Component::Normal(_))) {
+        return Err(outside(sub));
+    }
+    Ok(MountSource::Image { image: image.to_owned(), path: path.to_owned() })
+}
+
+fn outside(sub: &str) -> Error {
+    Error::Content(format!("subPath {sub:?} must be relative and must not contain '..'"))
+}
+
 /// The path `sub` below `root`, created if missing. Errors if a symbolic link leads out of `root`. Containers may change the volume
 /// at any time, so the mount resolves the path again, by the same rule.
 fn below(root: &Path, sub: &str) -> Result<MountSource, Error> {
     let path = Path::new(sub);
     if path.components().any(|c| !matches!(c, Component::Normal(_))) {
-        return Err(Error::Content(format!("subPath {sub:?} must be relative and must not contain '..'")));
+        return Err(outside(sub));
     }
     let error = |e: io::Error| match e.raw_os_error() {
         Some(code) if code == Errno::EXDEV as i32 => Error::Content(format!("subPath {sub:?} leads out of its volume")),

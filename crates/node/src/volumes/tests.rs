@@ -366,10 +366,33 @@ async fn sets_up_refreshes_and_tears_down_every_type() {
         assert!(!root.path().join("u1").exists(), "{field}");
         assert_eq!(path.exists(), field == "hostPath", "{field}");
     }
-    // Claims have tests of their own, in `claim_tests`.
-    let claims = ["persistentVolumeClaim", "ephemeral"];
-    let tested: BTreeSet<&str> = cases(&host).iter().map(|c| c.field).chain(claims).collect();
+    // Claims have tests of their own, in `claim_tests`; images have no files on the host.
+    let others = ["persistentVolumeClaim", "ephemeral", "image"];
+    let tested: BTreeSet<&str> = cases(&host).iter().map(|c| c.field).chain(others).collect();
     assert_eq!(tested, TYPES.iter().map(|t| t.field).collect(), "every type has a case");
+}
+
+/// Clauses: P02.image-volume
+#[test]
+fn images_are_mounted_read_only_by_the_runtime() {
+    let pod = pod(json!([{"name": "v", "image": {"reference": "example.org/data:1"}}]));
+    let container = |mount: serde_json::Value| -> api::Container {
+        let mut mount = mount;
+        (mount["name"], mount["mountPath"]) = ("v".into(), "/data".into());
+        serde_json::from_value(json!({"name": "c", "volumeMounts": [mount]})).unwrap()
+    };
+    let volumes = std::collections::BTreeMap::from([("v".to_owned(), std::path::PathBuf::new())]);
+    let find = |mount| mounts::find_mounts(&pod, &container(mount), &volumes, &[]);
+    for (mount, path) in [(json!({}), ""), (json!({"subPath": "a/b"}), "a/b")] {
+        let found = &find(mount).unwrap()[0];
+        let source = runtime::MountSource::Image { image: "example.org/data:1".into(), path: path.into() };
+        assert_eq!((&found.source, found.read_only), (&source, true));
+    }
+    let error = find(json!({"subPath": "../b"})).unwrap_err().to_string();
+    assert_eq!(error, "subPath \"../b\" must be relative and must not contain '..'");
+    assert_eq!(images(&pod, &container(json!({}))).len(), 1);
+    let other: api::Container = serde_json::from_value(json!({"name": "c"})).unwrap();
+    assert!(images(&pod, &other).is_empty(), "only what is mounted is pulled");
 }
 
 /// Every type of the schema that has no row in the table is refused, and so is a source of a projected volume.

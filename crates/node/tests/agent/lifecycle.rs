@@ -75,7 +75,7 @@ async fn volumes_of_running_pods_are_refreshed_by_a_new_agent() {
 async fn containers_have_the_default_profile() {
     let mut m = Machine::new().await;
     m.stop().await;
-    m.seccomp_default = node::SeccompDefault::RuntimeDefault;
+    m.seccomp_default = true;
     m.start().await;
     let unconfined = json!({"seccompProfile": {"type": "Unconfined"}});
     for (name, context, expected) in [

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fake::{self, Fake};
 use network::PodNetwork;
+use node::configuration::KubeletConfiguration;
 use node::{Agent, DnsOptions, Handle, Options};
 use runtime::Embedded;
 use serde_json::{Value, json};
@@ -32,6 +33,19 @@ impl meta::Rng for Count {
     }
 }
 
+/// Takes manifests in JSON as they are.
+struct Manifests;
+
+impl node::PodDecoder for Manifests {
+    fn decode(&self, manifest: &str) -> Result<Value, String> {
+        serde_json::from_str(manifest).map_err(|e| e.to_string())
+    }
+
+    fn validate(&self, _: &Value) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 pub struct Machine {
     pub directory: tempfile::TempDir,
     pub api: Fake,
@@ -39,8 +53,8 @@ pub struct Machine {
     pub network: network::Options,
     pub embedded: Embedded,
     pub node: PathBuf,
-    pub seccomp_default: node::SeccompDefault,
-    pub max_pods: u32,
+    pub seccomp_default: bool,
+    pub max_pods: i32,
     /// Seconds by which the agent's clock is ahead of that of its shims.
     pub ahead: i64,
     pub agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
@@ -91,7 +105,7 @@ impl Machine {
             network,
             embedded,
             node,
-            seccomp_default: node::SeccompDefault::default(),
+            seccomp_default: false,
             max_pods: 110,
             ahead: 0,
             agent: None,
@@ -119,12 +133,20 @@ impl Machine {
             node_namespace: Some(self.node.clone()),
             data_dir: self.directory.path().to_owned(),
             log_dir: self.directory.path().join("logs"),
-            dns: DnsOptions { server: Some("10.202.0.10".into()), domain: "cluster.local".into(), node: String::new() },
+            dns: DnsOptions {
+                servers: vec!["10.202.0.10".into()],
+                domain: "cluster.local".into(),
+                node: String::new(),
+            },
             pod_cidr: Some("10.201.0.0/24".into()),
-            max_pods: self.max_pods,
+            configuration: KubeletConfiguration {
+                max_pods: self.max_pods,
+                seccomp_default: self.seccomp_default,
+                static_pod_path: self.manifests().display().to_string(),
+                ..KubeletConfiguration::default()
+            },
+            decoder: Arc::new(Manifests),
             sysctls: node::Allowlist::default(),
-            seccomp_default: self.seccomp_default,
-            pod_pids_limit: None,
             address: [0, 0, 0, 0].into(),
             port: 10250,
             own_ports: vec![network::HostPort {
@@ -149,6 +171,11 @@ impl Machine {
         let configuration = self.directory.path().join("registries.yaml");
         let limits = distribution::Limits { response: std::time::Duration::from_secs(2), ..Default::default() };
         distribution::Puller::new(self.embedded.images().clone(), configuration, limits)
+    }
+
+    /// The directory of static pods.
+    pub fn manifests(&self) -> PathBuf {
+        self.directory.path().join("manifests")
     }
 
     pub async fn stop(&mut self) {

@@ -9,3 +9,4 @@ mod probes;
 mod resize;
 mod room;
 mod server;
+mod static_pods;

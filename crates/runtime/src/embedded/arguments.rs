@@ -34,6 +34,7 @@ pub fn weight(argv: &[String], env: &[(String, String)], mounts: &[Mount]) -> us
     let source = |m: &Mount| match &m.source {
         MountSource::Host(path) => path.as_os_str().len(),
         MountSource::Below { root, path } => root.as_os_str().len() + path.as_os_str().len(),
+        MountSource::Image { image, path } => image.len() + path.as_os_str().len(),
         MountSource::Tmpfs { .. } => 0,
     };
     let mounts = mounts.iter().map(|m| MOUNT + source(m) + m.target.as_os_str().len());

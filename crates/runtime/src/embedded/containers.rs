@@ -1,6 +1,7 @@
 //! Containers: creates the record from which a shim starts them, then starts, stops and removes them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::api::*;
 use crate::cgroup::{self, Devices};
 use crate::image::{Image, Sha256};
 use crate::records::{self, VERSION};
-use crate::spec::{Call, ContainerRecord, ContainerSummary, PodRecord, StateRecord};
+use crate::shim::{EMPTY_LAYER, MAX_ACCOUNTS, resolve_user};
+use crate::spec::{Call, ContainerRecord, ContainerSummary, MountedImage, PodRecord, StateRecord};
 use crate::{beneath, image, seccomp};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -30,6 +32,8 @@ impl ContainerEntry {
             attempt: record.config.attempt,
             image: record.config.image.clone(),
             image_id: record.image_id.clone(),
+            user: record.user.clone(),
+            mounted_images: record.mounted_images.values().map(|image| image.id.clone()).collect(),
             state: state.state,
             pid: state.pid,
             created_at: record.created_at,
@@ -94,7 +98,7 @@ impl Inner {
 
     fn prepare(&self, record: &ContainerRecord) -> Result<()> {
         let directory = self.container_directory(&record.pod, &record.id);
-        for name in ["upper", "work", "rootfs"] {
+        for name in ["upper", "work", "rootfs", EMPTY_LAYER] {
             let path = directory.join(name);
             std::fs::create_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
         }
@@ -120,6 +124,54 @@ impl Inner {
             .create_container(&cgroup, &record.config.resources, devices)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
         records::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
+    }
+
+    /// The ids of a process of the image. The container resolves them again when it starts, since a volume may have other accounts.
+    fn user(&self, image: &Image, security: &Security) -> Option<ContainerUser> {
+        let read = |path: &str| {
+            let files = image.layers.iter().rev().filter_map(|layer| {
+                let layer = self.images.layers_root().join(layer);
+                let file = beneath::Directory::open(&layer, beneath::Links::Inside).ok()?.read(Path::new(path)).ok()?;
+                let mut text = Vec::new();
+                file.take(MAX_ACCOUNTS).read_to_end(&mut text).ok()?;
+                Some(String::from_utf8_lossy(&text).into_owned())
+            });
+            files.into_iter().next().unwrap_or_default()
+        };
+        let requested = (security.run_as_user, security.run_as_group);
+        let groups = (security.supplemental_groups.as_slice(), security.strict_groups);
+        let user = resolve_user(&image.config.user, requested, groups, &read("etc/passwd"), &read("etc/group")).ok()?;
+        Some(ContainerUser { uid: user.uid, gid: user.gid, groups: user.groups })
+    }
+
+    /// The images among the sources of mounts. Errors if one is not present, or has no file at the path of a mount.
+    fn mounted_images(&self, mounts: &[Mount]) -> Result<BTreeMap<String, MountedImage>> {
+        let mut out = BTreeMap::new();
+        for mount in mounts {
+            let MountSource::Image { image: name, path } = &mount.source else { continue };
+            let image = match self.images.resolve(name) {
+                Ok(image) => image,
+                Err(image::Error::NotFound(_)) => {
+                    let message = "it is not on this node".to_owned();
+                    return Err(Error::ImagePull { image: name.clone(), message });
+                }
+                Err(e) => return Err(e.into()),
+            };
+            let layers: Vec<String> = image.layers.iter().rev().cloned().collect();
+            let has_path = |layer: &String| {
+                let layer = beneath::Directory::open(&self.images.layers_root().join(layer), beneath::Links::Inside);
+                layer.and_then(|layer| layer.resolve(path)).is_ok()
+            };
+            if !path.as_os_str().is_empty() && !layers.iter().any(has_path) {
+                let (path, image) = (path.display().to_string(), name.clone());
+                return Err(Error::ImageVolume {
+                    image,
+                    message: format!("path {path:?} does not exist in the image"),
+                });
+            }
+            out.insert(name.clone(), MountedImage { id: image.reference(name).to_owned(), layers });
+        }
+        Ok(out)
     }
 
     fn record(
@@ -168,6 +220,8 @@ impl Inner {
                 return Err(invalid("mount path", format!("{:?} is not absolute", mount.target)));
             }
         }
+        let mounted_images = self.mounted_images(&requested)?;
+        let user = self.user(image, security);
         let mut mounts = Vec::new();
         let hosts = [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")];
         for (name, target) in hosts {
@@ -203,6 +257,8 @@ impl Inner {
             image_user: image.config.user.clone(),
             hostname: pod.config.hostname.clone(),
             mounts,
+            user,
+            mounted_images,
             shm: if pod.config.host_ipc { "/dev/shm".into() } else { directory.join("shm") },
             user_namespace: pod.config.user_namespace,
             cgroups: self.hierarchies.process_directories(&format!("{}/{id}", pod.cgroup)),

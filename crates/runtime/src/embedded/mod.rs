@@ -201,7 +201,7 @@ impl Embedded {
             let record: ContainerLayers = records::read_part(&container.path().join("config.json")).ok()??;
             let state = records::read::<StateRecord>(&container.path().join("state.json")).ok().flatten();
             let ended = state.is_some_and(|s| s.state == ContainerState::Exited);
-            (!ended && record.layers.iter().any(|l| l == layer)).then_some(record.id)
+            (!ended && record.has(layer)).then_some(record.id)
         })
     }
 

@@ -190,7 +190,7 @@ impl Live {
             Streams::Pipes { stdin: child_in, stdout: Some(child_out), stderr: Some(child_err) }
         };
         let live = Live {
-            log: LogFile::open(&record.log_path)?,
+            log: LogFile::open(&record.log_path, record.config.log_limits)?,
             state: StateRecord::created(&record.id),
             directory: PathBuf::new(),
             record,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
-use crate::api::Timestamp;
+use crate::api::{LogLimits, Timestamp};
 use crate::beneath::{Directory, Leaf, Links};
 use crate::memory::wipe;
 use crate::rotation;
@@ -26,6 +26,7 @@ const PIECE: usize = 32 * 1024;
 
 pub struct LogFile {
     path: PathBuf,
+    limits: LogLimits,
     file: Option<File>,
     /// Length of the file.
     size: u64,
@@ -40,8 +41,8 @@ pub enum Stream {
 
 impl LogFile {
     /// Opens a log. An empty path means none.
-    pub fn open(path: &Path) -> io::Result<LogFile> {
-        let mut log = LogFile { path: path.to_owned(), file: None, size: 0, partial: [Vec::new(), Vec::new()] };
+    pub fn open(path: &Path, limits: LogLimits) -> io::Result<LogFile> {
+        let mut log = LogFile { path: path.to_owned(), limits, file: None, size: 0, partial: [Vec::new(), Vec::new()] };
         log.reopen()?;
         Ok(log)
     }
@@ -72,14 +73,14 @@ impl LogFile {
 
     fn rotate(&mut self, at: Timestamp) -> io::Result<()> {
         let (directory, name) = self.open_directory()?;
-        rotation::rotate(&directory, name, &rfc3339(at))?;
+        rotation::rotate(&directory, name, self.limits.max_files, &rfc3339(at))?;
         self.reopen()
     }
 
     /// Writes to the file, or to a new one if it has become too large. On a full disk lines are lost, but the container runs on.
     /// Returns the length.
     fn write(&mut self, out: &[u8], at: Timestamp) -> usize {
-        if self.size > 0 && self.size + out.len() as u64 > rotation::MAX_SIZE && self.rotate(at).is_err() {
+        if self.size > 0 && self.size + out.len() as u64 > self.limits.max_size && self.rotate(at).is_err() {
             // Try again after as much output as now.
             self.size = 0;
         }
@@ -199,7 +200,7 @@ mod tests {
     fn lines_are_tagged_full_or_partial() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("deep/0.log");
-        let mut log = LogFile::open(&path).unwrap();
+        let mut log = LogFile::open(&path, LogLimits::default()).unwrap();
         let at = Timestamp::default();
         log.append(Stream::Stdout, b"one\ntw", at);
         log.append(Stream::Stderr, b"err\n", at);
@@ -219,7 +220,8 @@ mod tests {
     fn a_flood_is_bounded_and_the_newest_lines_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
-        let mut log = LogFile::open(&path).unwrap();
+        let limits = LogLimits { max_size: 4 << 20, max_files: 3 };
+        let mut log = LogFile::open(&path, limits).unwrap();
         std::fs::write(directory.path().join("1.log.20261120-235959"), b"of another").unwrap();
         let line = |n: u64| format!("{n:07}{}\n", "x".repeat(10_000));
         for n in 0..8_000 {
@@ -230,12 +232,12 @@ mod tests {
             );
         }
         let mut files = rotation::rotated(&path);
-        assert_eq!(files.len(), rotation::MAX_FILES - 1, "{files:?}");
+        assert_eq!(files.len(), limits.max_files - 1, "{files:?}");
         files.push(path.clone());
         let mut kept = String::new();
         for file in &files {
             let text = std::fs::read_to_string(file).unwrap();
-            assert!(text.len() as u64 <= rotation::MAX_SIZE, "{}", text.len());
+            assert!(text.len() as u64 <= limits.max_size, "{}", text.len());
             kept += &text;
         }
         let numbers: Vec<u64> = kept.lines().map(|l| l.splitn(4, ' ').last().unwrap()[..7].parse().unwrap()).collect();

@@ -21,6 +21,9 @@ mod rootfs;
 mod streams;
 mod user;
 
+pub(crate) use rootfs::EMPTY_LAYER;
+pub(crate) use user::{MAX_ACCOUNTS, resolve_user};
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;

@@ -68,6 +68,9 @@ const MOUNTABLE_IN_PROC: &[&str] = &[
 ];
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// An empty directory in that of the container, the lowest layer of the images that it mounts.
+pub(crate) const EMPTY_LAYER: &str = "empty";
+
 type Result<T> = std::result::Result<T, String>;
 
 fn stage(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> String {
@@ -92,7 +95,7 @@ struct Bind {
     kind: FileKind,
 }
 
-/// `None` for a source that is not on the host.
+/// `None` for a source that is no file of the host.
 fn open_source(source: &MountSource) -> Option<io::Result<OwnedFd>> {
     match source {
         MountSource::Host(path) => {
@@ -101,7 +104,7 @@ fn open_source(source: &MountSource) -> Option<io::Result<OwnedFd>> {
         MountSource::Below { root, path } => {
             Some(Directory::open(root, Links::Inside).and_then(|root| root.resolve(path)))
         }
-        MountSource::Tmpfs { .. } => None,
+        MountSource::Image { .. } | MountSource::Tmpfs { .. } => None,
     }
 }
 
@@ -109,6 +112,7 @@ fn describe(source: &MountSource) -> String {
     match source {
         MountSource::Host(path) => path.display().to_string(),
         MountSource::Below { root, path } => root.join(path).display().to_string(),
+        MountSource::Image { image, path } => format!("{image}/{}", path.display()),
         MountSource::Tmpfs { .. } => "tmpfs".into(),
     }
 }
@@ -182,7 +186,7 @@ fn has_devices(record: &ContainerRecord) -> bool {
 
 /// The sources of the container's mounts, opened by paths of the host.
 struct Sources {
-    /// One per mount of the record.
+    /// One per mount of the record; `None` for a file system in memory, and for an image until it is mounted.
     mounts: Vec<Option<Bind>>,
     /// The host's devices, or none yet.
     devices: Vec<Bind>,
@@ -247,6 +251,33 @@ impl Sources {
         umount2(place, MntFlags::MNT_DETACH).map_err(|e| format!("leaving the file system of devices: {e}"))
     }
 
+    /// Mounts the images that the container mounts, one after the other on `place`. The caller's mount namespace is its own, and its
+    /// working directory the one of layers.
+    fn mount_images(&mut self, record: &ContainerRecord, state: &Path) -> Result<()> {
+        let (place, empty) = (state.join("rootfs"), state.join(EMPTY_LAYER));
+        for (request, bind) in record.mounts.iter().zip(&mut self.mounts) {
+            let MountSource::Image { image, path } = &request.source else { continue };
+            let found = record.mounted_images.get(image).ok_or_else(|| format!("image {image:?} was not resolved"))?;
+            let fail = |e: io::Error| format!("mounting image {image:?}: {e}");
+            // A mount of an image has two layers at least, as the kernel requires.
+            let options = format!("lowerdir={}{}", join_layers(&found.layers), empty.display());
+            let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+            mount(Some("overlay"), &place, Some("overlay"), flags, Some(options.as_str()))
+                .map_err(|e| fail(e.into()))?;
+            let tree = Directory::open(&place, Links::Inside).and_then(|root| {
+                let file = match path.as_os_str().is_empty() {
+                    true => root.resolve(Path::new("."))?,
+                    false => root.resolve(path)?,
+                };
+                let kind = FileKind::from_mode(fstat(&file)?.st_mode);
+                Ok(Bind { tree: sys::clone_mount(file.as_fd(), false)?, target: request.target.clone(), kind })
+            });
+            *bind = Some(tree.map_err(fail)?);
+            umount2(&place, MntFlags::MNT_DETACH).map_err(|e| format!("leaving image {image:?}: {e}"))?;
+        }
+        Ok(())
+    }
+
     fn binds(&self) -> impl Iterator<Item = &Bind> {
         self.mounts.iter().flatten().chain(&self.devices).chain([&self.shm]).chain(&self.cgroups)
     }
@@ -266,7 +297,9 @@ impl Prepared {
         let mut sources = Sources::open(record, Some((users, shared)))?;
         detach_from_host()?;
         sources.make_devices(&state.join("rootfs"))?;
-        overlay(record, state, Some(users))?;
+        enter_layers(record, Some(users))?;
+        sources.mount_images(record, state)?;
+        overlay(record, state)?;
         let here = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
         let root = here.map_err(Into::into).and_then(|here| sys::clone_mount(here.as_fd(), false));
         let root = root.map_err(stage("root file system"))?;
@@ -337,7 +370,9 @@ pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> 
     let mut sources = Sources::open(record, None)?;
     detach_from_host()?;
     sources.make_devices(&state.join("rootfs"))?;
-    overlay(record, state, None)?;
+    enter_layers(record, None)?;
+    sources.mount_images(record, state)?;
+    overlay(record, state)?;
     change_root()?;
     fill(record, &sources, proc, None)
 }
@@ -377,11 +412,9 @@ fn fill(record: &ContainerRecord, sources: &Sources, proc: Option<&OwnedFd>, sys
     Ok(())
 }
 
-/// Mounts the image with a writable layer on top and changes to it. Layers are named relative to their directory, so that many fit
-/// into the page of mount options.
-fn overlay(record: &ContainerRecord, state: &Path, users: Option<BorrowedFd>) -> Result<()> {
-    let (upper, work, root) = (state.join("upper"), state.join("work"), state.join("rootfs"));
-    let flags = if has_devices(record) { MsFlags::empty() } else { MsFlags::MS_NODEV };
+/// Changes to the directory of layers, with the users of the container. Layers are named relative to it, so that many fit into the
+/// page of mount options.
+fn enter_layers(record: &ContainerRecord, users: Option<BorrowedFd>) -> Result<()> {
     if let Some(users) = users {
         // Mounted over themselves: the kernel maps users of lower layers, not of the overlay.
         let layers = bind_host(&record.layers_root, &record.layers_root)?;
@@ -390,7 +423,18 @@ fn overlay(record: &ContainerRecord, state: &Path, users: Option<BorrowedFd>) ->
         let placed = at.map_err(Into::into).and_then(|at| sys::move_mount(layers.tree.as_fd(), at.as_fd()));
         placed.map_err(stage("image layers"))?;
     }
-    std::env::set_current_dir(&record.layers_root).map_err(stage("image layers"))?;
+    std::env::set_current_dir(&record.layers_root).map_err(stage("image layers"))
+}
+
+/// Layers as mount options name them, each followed by a colon.
+fn join_layers(layers: &[String]) -> String {
+    layers.iter().map(|layer| format!("{layer}:")).collect()
+}
+
+/// Mounts the image with a writable layer on top and changes to it. The working directory is the one of layers.
+fn overlay(record: &ContainerRecord, state: &Path) -> Result<()> {
+    let (upper, work, root) = (state.join("upper"), state.join("work"), state.join("rootfs"));
+    let flags = if has_devices(record) { MsFlags::empty() } else { MsFlags::MS_NODEV };
     let options =
         format!("lowerdir={},upperdir={},workdir={}", record.layers.join(":"), upper.display(), work.display());
     mount(Some("overlay"), &root, Some("overlay"), flags, Some(options.as_str()))

@@ -9,7 +9,7 @@ use crate::beneath::{Directory, Links};
 use crate::spec::ContainerRecord;
 
 /// Bytes of /etc/passwd and of /etc/group that are read.
-const MAX_ACCOUNTS: u64 = 8 << 20;
+pub(crate) const MAX_ACCOUNTS: u64 = 8 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct User {
@@ -40,7 +40,8 @@ impl User {
     }
 }
 
-fn resolve_user(
+/// Finds the ids of a user in the files of accounts, `passwd` and `group`.
+pub(crate) fn resolve_user(
     image_user: &str,
     (run_as_user, run_as_group): (Option<u32>, Option<u32>),
     (supplemental, strict): (&[u32], bool),

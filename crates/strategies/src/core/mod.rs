@@ -13,7 +13,7 @@ mod namespace;
 mod node;
 mod persistent_volume;
 pub mod persistent_volume_claim;
-pub(crate) mod pod;
+pub mod pod;
 mod pod_apparmor;
 mod pod_cells;
 mod pod_ephemeral_containers;

@@ -7,6 +7,9 @@ use crate::printer::table::age;
 use client::ListOptions;
 use meta::{Object, Value};
 
+/// The annotation of a mirror pod with the UID of its static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Returns the events of an object, sorted by time.
 pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
     let Ok(resource) = k.resource("events").await else { return Ok(Vec::new()) };
@@ -15,8 +18,12 @@ pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
     if !o.namespace().is_empty() {
         fields.push_str(&format!(",involvedObject.namespace={}", o.namespace()));
     }
-    // Events that kubelets report about their node have the node name as UID.
-    let uid = if o.kind() == "Node" { o.name() } else { o.uid() };
+    let uid = match o.kind() {
+        // Events that kubelets report about their node have the node name as UID.
+        "Node" => o.name(),
+        // Those of a static pod are not about its mirror pod.
+        _ => o.annotation(MIRROR).unwrap_or(o.uid()),
+    };
     fields.push_str(&format!(",involvedObject.kind={},involvedObject.uid={uid}", o.kind()));
     let api = k.api(&resource, namespace).await?;
     let mut all = match api.list(&ListOptions { field_selector: fields, ..ListOptions::default() }).await {

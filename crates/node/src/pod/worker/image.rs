@@ -15,6 +15,7 @@ use crate::pod::keyring::PullCredentials;
 use crate::pod::pulls::{Failure, Outcome, Pulled};
 use crate::pod::spec::text;
 use crate::pod::status::Waiting;
+use crate::volumes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
@@ -23,12 +24,12 @@ enum Policy {
     Never,
 }
 
-/// The policy of a container. The default depends on the tag. The built-in image is in no registry.
-fn policy(spec: &Spec, reference: &Reference) -> Policy {
+/// The pull policy of an image. The default depends on the tag. The built-in image is in no registry.
+fn policy(requested: Option<&str>, reference: &Reference) -> Policy {
     if reference.registry == BUILTIN_REGISTRY {
         return Policy::Never;
     }
-    match spec.image_pull_policy.as_deref() {
+    match requested {
         Some("Always") => Policy::Always,
         Some("Never") => Policy::Never,
         None if reference.to_string().ends_with(":latest") => Policy::Always,
@@ -36,11 +37,53 @@ fn policy(spec: &Spec, reference: &Reference) -> Policy {
     }
 }
 
+/// An image that a container needs.
+#[derive(Clone, Copy)]
+struct Need<'a> {
+    /// The name of the container.
+    container: &'a str,
+    /// The image volume that the container mounts; `None` for its own image.
+    volume: Option<&'a str>,
+    image: &'a str,
+    policy: Option<&'a str>,
+}
+
+impl Need<'_> {
+    /// The key of its pull.
+    fn key(&self) -> String {
+        match self.volume {
+            Some(volume) => format!("{}/{volume}", self.container),
+            None => self.container.to_owned(),
+        }
+    }
+}
+
 impl Worker {
-    /// Ensures that the image is present as the policy requires, and returns its user. `None` if it is being pulled, or if it is not
-    /// available, which is reported.
-    pub(super) async fn image(&mut self, spec: &Spec) -> Option<String> {
-        let (name, image) = (spec.name.as_str(), text(&spec.image).to_owned());
+    /// Ensures that the images of a container and of its volumes are present as their policies require, and returns the user of its
+    /// own. `None` if one is being pulled, or is not available, which is reported.
+    pub(super) async fn images(&mut self, spec: &Spec) -> Option<String> {
+        let (pod, container) = (self.pod.clone(), spec.name.as_str());
+        for (volume, source) in volumes::images(&pod, spec) {
+            let (image, policy) = (text(&source.reference), source.pull_policy.as_deref());
+            self.image(Need { container, volume: Some(volume), image, policy }).await?;
+        }
+        let (image, policy) = (text(&spec.image), spec.image_pull_policy.as_deref());
+        self.image(Need { container, volume: None, image, policy }).await
+    }
+
+    /// Ensures that one image is present. While the container waits for others, it is not pulled again.
+    async fn image(&mut self, need: Need<'_>) -> Option<String> {
+        if let Some(user) = self.pulls.ready(&need.key(), need.image) {
+            return Some(user);
+        }
+        let user = self.ensure_image(need).await?;
+        self.pulls.set_ready(need.key(), need.image, &user);
+        Some(user)
+    }
+
+    async fn ensure_image(&mut self, need: Need<'_>) -> Option<String> {
+        let (name, image) = (need.container, need.image.to_owned());
+        let (key, subject) = (need.key(), need.volume.is_none().then_some(name));
         let reference = match Reference::parse(&image) {
             Ok(reference) => reference,
             Err(error) => {
@@ -49,41 +92,41 @@ impl Worker {
                     _ => error.to_string(),
                 };
                 let message = format!("Failed to apply default image tag \"{image}\": {problem}");
-                self.event(Some(name), Severity::Warning, "InspectFailed", message.clone());
+                self.event(subject, Severity::Warning, "InspectFailed", message.clone());
                 self.refuse_image(name, "InvalidImageName", message);
                 return None;
             }
         };
-        if let Some(outcome) = self.pulls.outcome(name, &image) {
-            return self.pulled(name, &image, outcome);
+        if let Some(outcome) = self.pulls.outcome(&key, &image) {
+            return self.pulled(need, outcome);
         }
-        let policy = policy(spec, &reference);
+        let policy = policy(need.policy, &reference);
         if policy != Policy::Always {
             match self.find_usable_image(&image, &reference).await {
                 Ok(found) => {
                     let message = format!(
                         "Container image \"{image}\" already present on machine and can be accessed by the pod"
                     );
-                    self.event(Some(name), Severity::Normal, "Pulled", message);
-                    self.pulls.forget(name, &image);
+                    self.event(subject, Severity::Normal, "Pulled", message);
+                    self.pulls.forget(&key, &image);
                     return Some(found.config.user);
                 }
                 Err(Error::NotFound(_)) if policy == Policy::Never => {
                     let message = format!("Container image \"{image}\" is not present with pull policy of Never");
-                    self.event(Some(name), Severity::Warning, "ErrImageNeverPull", message.clone());
+                    self.event(subject, Severity::Warning, "ErrImageNeverPull", message.clone());
                     self.refuse_image(name, "ErrImageNeverPull", message);
                     return None;
                 }
                 Err(Error::NotFound(_)) => {}
                 Err(error) => {
                     let message = format!("Failed to inspect image \"{image}\": {error}");
-                    self.event(Some(name), Severity::Warning, "InspectFailed", message.clone());
+                    self.event(subject, Severity::Warning, "InspectFailed", message.clone());
                     self.refuse_image(name, "ImageInspectError", message);
                     return None;
                 }
             }
         }
-        self.pull(name, &image, &reference).await;
+        self.pull(need, &reference).await;
         None
     }
 
@@ -93,7 +136,9 @@ impl Worker {
     }
 
     /// Reports the outcome of a pull. Returns the user of a pulled image.
-    fn pulled(&mut self, name: &str, image: &str, outcome: Outcome) -> Option<String> {
+    fn pulled(&mut self, need: Need<'_>, outcome: Outcome) -> Option<String> {
+        let (name, image) = (need.container, need.image);
+        let subject = need.volume.is_none().then_some(name);
         match outcome {
             Outcome::Running => None,
             Outcome::Ended(Ok(Pulled { user, size, duration, total })) => {
@@ -102,12 +147,12 @@ impl Worker {
                     go_milliseconds(duration),
                     go_milliseconds(total)
                 );
-                self.event(Some(name), Severity::Normal, "Pulled", message);
-                self.pulls.forget(name, image);
+                self.event(subject, Severity::Normal, "Pulled", message);
+                self.pulls.forget(&need.key(), image);
                 Some(user)
             }
             Outcome::Ended(Err(failure)) => {
-                self.event(Some(name), Severity::Warning, "Failed", failure.event(image));
+                self.event(subject, Severity::Warning, "Failed", failure.event(image));
                 let (reason, message) = failure.waiting(image);
                 self.pulls.failed(image, &format!("{reason}: {message}"), self.now());
                 self.wait_for_image(name, image, reason, message, true);
@@ -117,20 +162,22 @@ impl Worker {
     }
 
     /// Starts a pull, unless it backs off.
-    async fn pull(&mut self, name: &str, image: &str, reference: &Reference) {
+    async fn pull(&mut self, need: Need<'_>, reference: &Reference) {
+        let (name, image) = (need.container, need.image);
+        let subject = need.volume.is_none().then_some(name);
         if let Some(failure) = self.pulls.backs_off(image, self.now()) {
             let message = format!("Back-off pulling image \"{image}\"");
             let details = format!("{message}: {failure}");
-            self.event(Some(name), Severity::Normal, "BackOff", message);
+            self.event(subject, Severity::Normal, "BackOff", message);
             self.wait_for_image(name, image, "ImagePullBackOff", details, false);
             return;
         }
         let credentials = self.pull_credentials(reference).await;
-        self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
-        self.begin_pull(name, image, credentials);
+        self.event(subject, Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
+        self.begin_pull(&need.key(), image, credentials);
     }
 
-    fn begin_pull(&mut self, name: &str, image: &str, credentials: Vec<PullCredentials>) {
+    fn begin_pull(&mut self, key: &str, image: &str, credentials: Vec<PullCredentials>) {
         let (options, full, wake) = (self.shared.options.clone(), image.to_owned(), self.wake.clone());
         let namespace = text(&self.pod.metadata.namespace).to_owned();
         let pull = async move {
@@ -143,7 +190,7 @@ impl Worker {
                 total: begun.elapsed(),
             })
         };
-        self.pulls.begin(name, image, pull, Arc::new(move || wake.notify_one()));
+        self.pulls.begin(key, image, pull, Arc::new(move || wake.notify_one()));
     }
 
     fn wait_for_image(&mut self, name: &str, image: &str, reason: &str, message: String, first: bool) {
@@ -170,11 +217,8 @@ mod tests {
     /// Clauses: K03.policy
     #[test]
     fn the_default_policy_depends_on_the_tag() {
-        let of = |image: &str, policy_of: serde_json::Value| {
-            let spec: Spec =
-                serde_json::from_value(json!({"name": "c", "image": image, "imagePullPolicy": policy_of})).unwrap();
-            policy(&spec, &Reference::parse(image).unwrap())
-        };
+        let of =
+            |image: &str, policy_of: serde_json::Value| policy(policy_of.as_str(), &Reference::parse(image).unwrap());
         let digest = format!("nginx@sha256:{}", "0a".repeat(32));
         for (image, expect) in [
             ("nginx", Policy::Always),

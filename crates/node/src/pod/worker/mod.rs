@@ -6,6 +6,7 @@
 mod events;
 mod image;
 mod image_access;
+mod mirror;
 mod observe;
 mod probing;
 mod report;
@@ -50,6 +51,14 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// The delay after a panic, doubled with each further one up to [`RESYNC`].
 const AFTER_PANIC: Duration = Duration::from_millis(500);
 
+/// Where a pod comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Api,
+    /// A manifest of the machine: a mirror pod of the API shows the pod.
+    Manifest,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
@@ -61,6 +70,9 @@ enum Stage {
 
 pub(crate) struct Worker {
     shared: Arc<Shared>,
+    origin: Origin,
+    /// UID of the mirror pod that shows a static pod.
+    mirror_uid: Option<String>,
     uid: String,
     /// The pod as the API has it.
     desired: Arc<Pod>,
@@ -134,6 +146,7 @@ impl Worker {
     pub fn new(
         shared: Arc<Shared>,
         pod: Arc<Pod>,
+        origin: Origin,
         inbox: Inbox,
         wake: Arc<Notify>,
         admitted: Result<Option<Admitted>, Rejection>,
@@ -147,7 +160,12 @@ impl Worker {
         let allocation = if is_new { Allocation::of_spec(&pod) } else { Allocation::of_status(&pod) };
         Self {
             uid: text(&pod.metadata.uid).to_owned(),
+            backoffs: Backoffs::new(
+                shared.options.configuration.crash_loop_back_off.max_container_restart_period.get(),
+            ),
             shared,
+            origin,
+            mirror_uid: None,
             pod: allocated(&allocation, &pod),
             desired: pod,
             resize: Resize::new(allocation, if is_new { Limits::Set } else { Limits::Adopted }),
@@ -156,7 +174,6 @@ impl Worker {
             base,
             waiting: BTreeMap::new(),
             holds: Holds::default(),
-            backoffs: Backoffs::default(),
             pulls: Pulls::default(),
             lost: None,
             probes: Probes::default(),

@@ -65,7 +65,7 @@ impl Worker {
             has_ended,
             details: self.details,
         });
-        let patch = status::patch(&self.uid, Some(&self.base.1), &new)?;
+        let patch = status::patch(self.api_uid()?, Some(&self.base.1), &new)?;
         let m = &self.pod.metadata;
         let api = self.shared.client.api::<Pod>().namespace(text(&m.namespace));
         let patch = Patch::Strategic(patch);

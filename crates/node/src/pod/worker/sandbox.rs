@@ -18,6 +18,9 @@ use crate::pod::spec::text;
 use crate::pod::{container, files, ports};
 use crate::resources;
 
+/// The kernel's limit of host names.
+const MAX_HOSTNAME: usize = 64;
+
 /// Creates a network namespace that belongs to a new user namespace.
 async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
     // It waits for a child process.
@@ -64,6 +67,19 @@ impl Worker {
         let options = &self.shared.options;
         let host_network = spec.host_network == Some(true);
         let own_users = spec.host_users == Some(false);
+        let domain = &options.dns.domain;
+        let hostname = match (host_network, spec.set_hostname_as_fqdn, files::fqdn(&pod, domain)) {
+            (true, ..) => options.hostname.clone(),
+            (_, Some(true), Some(full)) if full.len() > MAX_HOSTNAME => {
+                return Err(format!(
+                    "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long ({MAX_HOSTNAME} \
+                     characters is the max, {} characters requested)",
+                    full.len()
+                ));
+            }
+            (_, Some(true), Some(full)) => full,
+            _ => files::hostname(&pod),
+        };
         let (shared, uid) = (self.shared.clone(), self.uid.clone());
         let user_namespace = blocking(move || {
             let directory = shared.volumes.pod_directory(&uid);
@@ -93,17 +109,11 @@ impl Worker {
             _ => options.node_namespace.clone(),
         };
         let ip = self.ip.map(|ip| ip.to_string());
-        let domain = &options.dns.domain;
         let hosts = if host_network {
             let node = blocking(|| std::fs::read_to_string("/etc/hosts").unwrap_or_default()).await;
             files::host_network_hosts(&pod, &node)
         } else {
             files::hosts(&pod, ip.as_deref(), domain)
-        };
-        let hostname = match (host_network, spec.set_hostname_as_fqdn, files::fqdn(&pod, domain)) {
-            (true, ..) => options.hostname.clone(),
-            (_, Some(true), Some(full)) => full,
-            _ => files::hostname(&pod),
         };
         let security = spec.security_context.as_ref();
         let sysctls = security.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
@@ -129,7 +139,7 @@ impl Worker {
             resolv_conf: Some(files::resolv_conf(&pod, &options.dns)),
             hosts: Some(hosts),
             cgroup_parent: qos.cgroup(&self.uid),
-            resources: resources::pod(spec, options.pod_pids_limit),
+            resources: resources::pod(spec, Some(options.configuration.pod_pids_limit)),
             labels: container::labels(&pod),
             annotations: BTreeMap::new(),
             log_directory: self.log_directory(),

@@ -32,9 +32,11 @@ impl Worker {
         let id = match before.filter(|c| c.state == ContainerState::Created && c.pod == seen.id()) {
             Some(c) => c.id.clone(),
             None => {
-                let Some(image_user) = self.image(&spec).await else { return false };
+                let Some(image_user) = self.images(&spec).await else { return false };
                 let attempt = before.map_or(0, |c| c.attempt + 1);
-                match self.create(&spec, attempt, seen.id(), &image_user, volumes).await {
+                let created = self.create(&spec, attempt, seen.id(), &image_user, volumes).await;
+                self.pulls.forget_ready(name);
+                match created {
                     Ok(id) => id,
                     Err((reason, message)) => {
                         self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
@@ -157,7 +159,8 @@ impl Worker {
                 image_user: &image_user,
                 node_memory: shared.memory,
                 seccomp_root: options.data_dir.join("seccomp"),
-                seccomp_default: options.seccomp_default,
+                seccomp_default: options.configuration.seccomp_default(),
+                log_limits: options.configuration.log_limits(),
                 host: security::Host::read(options),
             })
         });

@@ -10,7 +10,7 @@ use runtime::ContainerState;
 use supervisor::blocking;
 
 use super::events::regarding;
-use super::{RESYNC, Stage, Worker, unless_ending};
+use super::{Origin, RESYNC, Stage, Worker, unless_ending};
 use crate::pod::hooks;
 use crate::pod::spec::text;
 use crate::probe::Names;
@@ -134,6 +134,8 @@ impl Worker {
                             break None;
                         }
                         let grace_left = match &*self.inbox.borrow_and_update() {
+                            // A static pod whose manifest is gone keeps its grace period.
+                            None if self.origin == Origin::Manifest => continue,
                             None => Duration::from_secs(1),
                             Some(p) => match p.metadata.deletion_grace_period_seconds {
                                 Some(s) => meta::time::seconds(s),
@@ -169,7 +171,8 @@ impl Worker {
     pub(super) async fn end(&mut self, gone: bool) -> Duration {
         if self.stage != Stage::Removed {
             if self.stage == Stage::Running {
-                self.stop_everything(if gone { Duration::from_secs(1) } else { self.grace() }).await;
+                let forced = gone && self.origin == Origin::Api;
+                self.stop_everything(if forced { Duration::from_secs(1) } else { self.grace() }).await;
                 self.stage = Stage::Ended;
             }
             // A status that the API never accepts does not block the removal.
@@ -182,6 +185,7 @@ impl Worker {
             }
             self.stage = Stage::Removed;
             self.admitted = None;
+            self.shared.known.shutdown.pod_ended(&self.uid);
         }
         if gone {
             return RESYNC;

@@ -16,6 +16,7 @@ use crate::pod::plan::{self, Plan, Role, Sandbox, Seen};
 use crate::pod::security;
 use crate::pod::spec::text;
 use crate::pod::status::Waiting;
+use crate::shutdown::TERMINATED;
 use crate::{env, volumes};
 
 /// Steps of a round, after which it reports the status and continues later.
@@ -24,6 +25,7 @@ const MAX_STEPS: usize = 32;
 impl Worker {
     /// One round: observes, plans and acts until there is nothing left to do. Returns when the next round is due.
     pub(super) async fn sync(&mut self) -> Duration {
+        self.follow_mirror();
         let terminal = matches!(self.base.1.phase.as_deref(), Some("Succeeded" | "Failed"));
         if self.stage == Stage::Ended || terminal {
             if self.stage != Stage::Ended {
@@ -104,6 +106,12 @@ impl Worker {
             self.event(None, Severity::Warning, &rejection.reason, rejection.message.clone());
             return Some(self.fail(&rejection.reason, &format!("Pod was rejected: {}", rejection.message)).await);
         }
+        if let Some(period) = self.shared.known.shutdown.period(&self.uid) {
+            let (reason, message) = TERMINATED;
+            let next = self.fail_within(reason, message, self.grace().min(period)).await;
+            self.shared.known.shutdown.pod_ended(&self.uid);
+            return Some(next);
+        }
         if self.shared.admission.is_preempted(&self.uid) {
             let (reason, message) = PREEMPTING;
             self.event(None, Severity::Warning, reason, message);
@@ -132,6 +140,7 @@ impl Worker {
                 sandbox: seen.state(),
                 sandbox_id: seen.id(),
                 newest: &seen.newest,
+                previous: &seen.previous,
                 health: &health,
                 backoffs: &self.backoffs,
                 killed: &self.killed,
@@ -177,6 +186,10 @@ impl Worker {
         if !plan.kill.is_empty() || plan.finished {
             // Stopping may take as long as the grace period.
             self.start_permit = None;
+        }
+        if plan.restarts_all && !plan.kill.is_empty() {
+            // The status shows why containers end.
+            self.report(false).await;
         }
         for kill in &plan.kill {
             self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
@@ -248,6 +261,7 @@ impl Worker {
         self.fail_within(reason, message, self.grace()).await
     }
 
+    /// Ends the pod within this grace period.
     pub(super) async fn fail_within(&mut self, reason: &str, message: &str, grace: Duration) -> Duration {
         self.failed = Some((reason.to_owned(), message.to_owned()));
         self.stop_everything(grace).await;

@@ -1,6 +1,6 @@
 //! The types of volumes that this node supports: the trait [`Volume`], and the table of its implementations.
 //!
-//! A type is one file here and one row of [`TYPES`]. A volume of another type (CSI, images, network file systems) is
+//! A type is one file here and one row of [`TYPES`]. A volume of another type (CSI, network file systems) is
 //! refused with [`Error::Unsupported`] when the pod's volumes are set up.
 
 mod claim;
@@ -8,6 +8,7 @@ mod config_map;
 mod downward_api;
 mod empty_dir;
 mod host_path;
+mod image;
 mod projected;
 mod secret;
 mod service_account_token;
@@ -67,6 +68,11 @@ pub(super) trait Volume: Send + Sync {
         false
     }
 
+    /// The name of the image whose files the volume shows.
+    fn image(&self) -> Option<&str> {
+        None
+    }
+
     /// The kind of file that the volume must be when it is mounted; `None` for any.
     fn file_kind(&self) -> Option<FileKind> {
         None
@@ -104,6 +110,7 @@ pub(super) const TYPES: &[Type] = &[
     Type::new::<secret::Secret>("secret", "secret"),
     Type::new::<downward_api::DownwardApi>("downwardAPI", "downward-api"),
     Type::new::<projected::Projected>("projected", "projected"),
+    Type::new::<image::Image>("image", "image"),
     // These have no directory of the pod: the persistent volume has one of its own.
     Type::new::<claim::Named>("persistentVolumeClaim", "persistent-volume-claim"),
     Type::new::<claim::Ephemeral>("ephemeral", "ephemeral"),

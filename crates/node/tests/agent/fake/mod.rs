@@ -5,6 +5,7 @@ pub mod held;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub struct Fake {
     /// Held from the reading of an object to the writing of what it becomes.
     change: Arc<Mutex<()>>,
     events: broadcast::Sender<Event>,
+    /// Whether requests fail.
+    is_down: Arc<AtomicBool>,
 }
 
 fn body(bytes: Vec<u8>) -> Body {
@@ -89,7 +92,13 @@ fn merge(into: &mut Value, patch: &Value) {
 
 impl Fake {
     pub fn new() -> Self {
-        Self { state: Arc::default(), change: Arc::default(), events: broadcast::channel(4096).0 }
+        let events = broadcast::channel(4096).0;
+        Self { state: Arc::default(), change: Arc::default(), events, is_down: Arc::default() }
+    }
+
+    /// Lets all requests fail, or answers them again. Watches go on.
+    pub fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Relaxed);
     }
 
     pub fn client(&self) -> Client {
@@ -227,6 +236,9 @@ impl Fake {
 #[async_trait::async_trait]
 impl Transport for Fake {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err(Error::Send("the API is away".into()));
+        }
         let query = request.uri().query().unwrap_or_default().to_owned();
         let (collection, ns, name, sub) = split(request.uri().path());
         let sent: Value = serde_json::from_slice(request.body()).unwrap_or_default();

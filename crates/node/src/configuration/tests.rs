@@ -1,0 +1,157 @@
+use super::*;
+use serde_json::json;
+
+fn read(fields: Value) -> Result<(KubeletConfiguration, Vec<String>), String> {
+    let mut file = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"});
+    file.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    text(&file.to_string())
+}
+
+fn text(text: &str) -> Result<(KubeletConfiguration, Vec<String>), String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("kubelet.yaml");
+    std::fs::write(&path, text).unwrap();
+    KubeletConfiguration::read(&path).map_err(|e| e.to_string().replace(path.to_str().unwrap(), "FILE"))
+}
+
+#[test]
+fn an_empty_configuration_is_the_default() {
+    let (configuration, ignored) = read(json!({})).unwrap();
+    assert_eq!(configuration, KubeletConfiguration::default());
+    assert_eq!(ignored, [""; 0]);
+    // Zero means the default where upstream's fields are no pointers.
+    let zeros = json!({"port": 0, "maxPods": 0, "address": "", "fileCheckFrequency": "0s",
+        "authentication": {"webhook": {"cacheTTL": "0s"}}});
+    assert_eq!(read(zeros).unwrap().0, KubeletConfiguration::default());
+}
+
+#[test]
+fn fields_are_read() {
+    let (c, ignored) = read(json!({
+        "staticPodPath": "/etc/kubernetes/manifests", "maxPods": 5, "podPidsLimit": 100, "seccompDefault": true,
+        "clusterDNS": ["10.0.0.10"], "clusterDomain": "example.org", "containerLogMaxSize": "1Mi",
+        "nodeStatusUpdateFrequency": "4s", "maxParallelImagePulls": 1,
+        "evictionHard": {"memory.available": "5%"}, "mergeDefaultEvictionSettings": true,
+        "registerWithTaints": [{"key": "a", "value": "b", "effect": "NoSchedule"}],
+        "shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s",
+        "syncFrequency": "1m", "featureGates": {"X": true},
+    }))
+    .unwrap();
+    assert_eq!((c.static_pod_path.as_str(), c.max_pods, c.pod_pids_limit), ("/etc/kubernetes/manifests", 5, 100));
+    assert_eq!((c.cluster_dns[0].as_str(), c.cluster_domain.as_str()), ("10.0.0.10", "example.org"));
+    assert_eq!(c.node_status_report_frequency, GoDuration::seconds(4), "as often as updates, unless it is set");
+    assert!(c.serialize_image_pulls && c.seccomp_default);
+    assert_eq!(c.thresholds().memory, Some(Threshold::Share(0.05)));
+    assert!(c.thresholds().disk.is_some(), "merged with the default");
+    assert_eq!(c.shutdown_grace_period.get(), Duration::from_secs(30));
+    assert_eq!(ignored, ["syncFrequency", "featureGates"]);
+}
+
+#[test]
+fn decoding_is_strict() {
+    let whole = "failed to load kubelet config file, path: FILE, error: failed to decode, error: ";
+    for (file, message) in [
+        (
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPod: 5\n",
+            "strict decoding error: unknown field \"maxPod\"",
+        ),
+        (
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 5\nmaxPods: 6\n",
+            "strict decoding error: ",
+        ),
+        (
+            "apiVersion: kubelet.config.k8s.io/v1\nkind: KubeletConfiguration\n",
+            "no kind \"KubeletConfiguration\" is registered for version \"kubelet.config.k8s.io/v1\"",
+        ),
+        ("maxPods: 5", "Object 'Kind' is missing in"),
+    ] {
+        let error = text(file).unwrap_err();
+        assert!(error.starts_with(&format!("{whole}{message}")), "{error}");
+    }
+    let error = read(json!({"maxPods": "five"})).unwrap_err();
+    assert!(error.contains("maxPods"), "{error}");
+}
+
+#[test]
+fn invalid_values_have_upstreams_messages() {
+    let check = |fields: Value, message: &str| {
+        let whole = format!("failed to validate kubelet configuration, error: {message}");
+        assert_eq!(read(fields.clone()).unwrap_err(), whole, "{fields}");
+    };
+    check(json!({"maxPods": -1}), "invalid configuration: maxPods (--max-pods) -1 must not be a negative number");
+    check(
+        json!({"imageGCHighThresholdPercent": 101, "port": 70000}),
+        "[invalid configuration: imageGCHighThresholdPercent (--image-gc-high-threshold) 101 must be between 0 and 100, \
+         inclusive, invalid configuration: port (--port) 70000 must be between 1 and 65535, inclusive]",
+    );
+    check(
+        json!({"imageGCLowThresholdPercent": 85}),
+        "invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 85 must be less than \
+         imageGCHighThresholdPercent (--image-gc-high-threshold) 85",
+    );
+    check(
+        json!({"shutdownGracePeriod": "5s", "shutdownGracePeriodCriticalPods": "10s"}),
+        "invalid configuration: shutdownGracePeriodCriticalPods 10s must be <= shutdownGracePeriod 5s",
+    );
+    check(
+        json!({"maxParallelImagePulls": 2, "serializeImagePulls": true}),
+        "invalid configuration: maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls \
+         (--serialize-image-pulls) is set to false",
+    );
+    check(json!({"containerLogMaxFiles": 1}), "invalid configuration: containerLogMaxFiles must be greater than 1");
+    check(
+        json!({"evictionHard": {"memory.free": "1Mi"}}),
+        "invalid configuration: evictionHard: unsupported eviction signal memory.free",
+    );
+    check(
+        json!({"evictionHard": {"memory.available": "120%"}}),
+        "invalid configuration: evictionHard: eviction percentage threshold memory.available must be < 100%: 120%",
+    );
+    check(json!({"registerWithTaints": [{"key": "a", "effect": "Never"}]}), "invalid taint: a:Never");
+}
+
+#[test]
+fn values_that_cannot_be_honoured_are_refused() {
+    for fields in [
+        json!({"staticPodURL": "http://192.0.2.1/pods"}),
+        json!({"readOnlyPort": 10255}),
+        json!({"authentication": {"anonymous": {"enabled": true}}}),
+        json!({"authorization": {"mode": "AlwaysAllow"}}),
+        json!({"cpuManagerPolicy": "static"}),
+        json!({"evictionSoft": {"memory.available": "1Gi"}}),
+        json!({"memorySwap": {"swapBehavior": "LimitedSwap"}}),
+    ] {
+        let error = read(fields.clone()).unwrap_err();
+        assert!(error.contains("cannot be honoured by this node"), "{fields}: {error}");
+    }
+    let fine = json!({"readOnlyPort": 0, "authorization": {"mode": "Webhook"}, "cpuManagerPolicy": "none",
+        "authentication": {"anonymous": {"enabled": false}}});
+    assert!(read(fine).is_ok());
+}
+
+/// Each field of upstream's is used, refused or named as without effect.
+#[test]
+fn every_field_is_accounted_for() {
+    let fields: Vec<&str> = form::KIND.fields.1.iter().map(|(name, _)| *name).collect();
+    let used = KubeletConfiguration {
+        static_pod_path: "/m".into(),
+        cluster_domain: "d".into(),
+        cluster_dns: vec!["10.0.0.1".into()],
+        max_parallel_image_pulls: Some(2),
+        system_reserved: default_eviction(),
+        kube_reserved: default_eviction(),
+        allowed_unsafe_sysctls: vec!["a".into()],
+        shutdown_grace_period_by_pod_priority: vec![ShutdownGracePeriod::default()],
+        register_with_taints: vec![Taint::default()],
+        ..KubeletConfiguration::default()
+    };
+    let used = serde_json::to_value(used).unwrap();
+    let used: Vec<&str> = used.as_object().unwrap().keys().map(String::as_str).collect();
+    for field in &fields {
+        let is_named = effects::names().any(|path| path.split('/').next() == Some(field));
+        assert!(used.contains(field) || is_named, "{field}");
+    }
+    for field in used.into_iter().chain(effects::names().map(|path| path.split('/').next().unwrap())) {
+        assert!(fields.contains(&field), "{field}");
+    }
+}
