@@ -8,10 +8,11 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
+use crate::Reserved;
 use crate::health_check::Health;
 use crate::topology::{Candidate, Location, choose};
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Labels of services that other proxies handle; the second is also one of slices.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
@@ -139,11 +140,13 @@ struct Taken {
     with_affinity: usize,
 }
 
-/// The ports of all services with the endpoints that this node uses.
+/// The ports of all services with the endpoints that this node uses. Of external addresses and those of load balancers, none is used that
+/// is `reserved`.
 pub fn desired<'a>(
     services: impl Iterator<Item = (&'a Meta, &'a View)>,
     slices: impl Iterator<Item = (&'a Meta, &'a Slice)>,
     location: Location,
+    reserved: &Reserved,
 ) -> Desired {
     let mut by_service: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
     for (meta, slice) in slices {
@@ -190,14 +193,17 @@ pub fn desired<'a>(
                     affinity = Affinity::None;
                 }
             }
+            let allowed = |all: &[Ipv4Addr]| -> Vec<Ipv4Addr> {
+                all.iter().copied().filter(|ip| reserved.allows(*ip, protocol, port.port)).collect()
+            };
             out.ports.push(ServicePort {
                 name: format!("{}/{}:{}", meta.namespace, meta.name, port_name(port)),
                 cluster_ip,
                 protocol,
                 port: port.port,
                 node_port: Some(port.node_port).filter(|p| *p > 0),
-                external_ips: external_ips.clone(),
-                load_balancer_ips: load_balancer_ips.clone(),
+                external_ips: allowed(&external_ips),
+                load_balancer_ips: allowed(&load_balancer_ips),
                 source_ranges: source_ranges.clone(),
                 endpoints,
                 affinity,
@@ -265,6 +271,15 @@ fn balancers(service: &View) -> Vec<Ipv4Addr> {
     let ingress = service.status["loadBalancer"]["ingress"].as_array().filter(|_| balanced);
     let to_nodes = ingress.into_iter().flatten().filter(|i| i["ipMode"] != "Proxy");
     to_nodes.filter_map(|i| i["ip"].as_str()?.parse().ok()).collect()
+}
+
+impl Slice {
+    /// All addresses of IPv4 with all port numbers.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (Ipv4Addr, u16)> {
+        let all = self.endpoints.iter().flatten().flat_map(|e| &e.addresses).filter_map(|a| a.parse().ok());
+        let ports = || self.ports.iter().flatten().filter_map(|p| u16::try_from(p.port?).ok());
+        all.flat_map(move |address| ports().map(move |port| (address, port)))
+    }
 }
 
 /// A slice with its port numbers by name and protocol.
@@ -360,7 +375,7 @@ mod tests {
         let (mut views, slices) = services("x", 1, &spec, 3);
         views[0].1.status = json!({"loadBalancer": {"ingress": ingress}});
         let check = |views: &[(Meta, View)]| {
-            desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE)
+            desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE, &Reserved::default())
         };
         let found = check(&views);
         let health = Health { namespace: "x".into(), name: "s00".into(), local_endpoints: 1 };
@@ -450,7 +465,8 @@ mod tests {
         let (more_views, more_slices) = services("modest", 2, &spec, 2);
         views.extend(more_views);
         slices.extend(more_slices);
-        let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE);
+        let desired =
+            desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE, &Reserved::default());
         let of = |namespace: &str| desired.ports.iter().filter(|p| p.name.starts_with(namespace)).collect::<Vec<_>>();
         assert_eq!(of("greedy").len(), PARTS / 151);
         assert_eq!(of("greedy").iter().filter(|p| p.affinity != Affinity::None).count(), WITH_AFFINITY);
@@ -466,7 +482,7 @@ mod tests {
         let addresses: Vec<String> = (0..399).map(|n| format!("192.0.{}.{}", n / 200, n % 200)).collect();
         let spec = json!({"clusterIP": "10.96.0.9", "externalIPs": addresses, "ports": ports});
         let (views, _) = services("x", 1, &spec, 1);
-        let desired = desired(views.iter().map(|(m, v)| (m, v)), std::iter::empty(), HERE);
+        let desired = desired(views.iter().map(|(m, v)| (m, v)), std::iter::empty(), HERE, &Reserved::default());
         assert_eq!(desired.ports.len(), 50);
         assert_eq!(desired.excess["x"].ports, 50);
     }
@@ -488,7 +504,12 @@ mod tests {
             labels.push((label.into(), "".into()));
             labels.sort();
             labelled.labels = client::informer::Labels::from_sorted(labels.into());
-            let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE);
+            let desired = desired(
+                views.iter().map(|(m, v)| (m, v)),
+                slices.iter().map(|(m, s)| (m, s)),
+                HERE,
+                &Reserved::default(),
+            );
             let found: usize = desired.ports.iter().map(|p| p.endpoints.len()).sum();
             assert_eq!((desired.ports.len(), found), (ports, endpoints), "{label} {on_slice}");
         }

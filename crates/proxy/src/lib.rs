@@ -7,13 +7,15 @@
 mod desired;
 mod health_check;
 pub mod policies;
+mod reserved;
 mod topology;
 
 pub use desired::{Desired, Excess, Slice, View, desired};
 pub use health_check::Health;
+pub use reserved::{NodeView, Reserved};
 pub use topology::Location;
 
-use client::{ApiResource, Entry, Informers, Scope, Shutdown};
+use client::{ApiResource, Entry, Informers, Key, Scope, Shutdown};
 use health_check::HealthChecks;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -64,16 +66,15 @@ async fn follow(options: Options) {
         Role::Node(name) => name.as_str(),
         Role::Client => "",
     };
-    let scope = Scope { field_selector: format!("metadata.name={node_name}"), ..Scope::default() };
-    let nodes = options.informers.informer::<()>(&ApiResource::typed::<Node>(), &scope);
+    let nodes = options.informers.informer::<NodeView>(&ApiResource::typed::<Node>(), &Scope::default());
     let changed = Arc::new(Notify::new());
     let (a, b, c) = (changed.clone(), changed.clone(), changed.clone());
     let _services = services.subscribe(move |_| a.notify_one());
     let _slices = slices.subscribe(move |_| b.notify_one());
-    let zone_of = |node: &Entry<()>| node.meta.label(ZONE).unwrap_or_default().to_owned();
+    let zone_of = |node: &Entry<NodeView>| node.meta.label(ZONE).unwrap_or_default().to_owned();
     let _nodes = nodes.subscribe(move |change| {
-        let zone = |node: &Option<Arc<Entry<()>>>| node.as_deref().map(zone_of).unwrap_or_default();
-        if zone(&change.old) != zone(&change.new) {
+        let used = |node: &Option<Arc<Entry<NodeView>>>| node.as_deref().map(|n| (zone_of(n), n.view.clone()));
+        if used(&change.old) != used(&change.new) {
             c.notify_one();
         }
     });
@@ -100,11 +101,14 @@ async fn follow(options: Options) {
         let work = async {
             let Desired { mut ports, mut health_checks, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
-                let zone = nodes.cache().entries().next().map(|n| zone_of(n)).unwrap_or_default();
+                let n = nodes.cache();
+                let zone = n.get(&Key::new("", node_name)).map(|n| zone_of(n)).unwrap_or_default();
+                let reserved = Reserved::new(n.entries().map(|n| &n.view), e.entries().map(|e| (&e.meta, &e.view)));
                 desired(
                     s.entries().map(|s| (&s.meta, &s.view)),
                     e.entries().map(|e| (&e.meta, &e.view)),
                     Location { node: node_name, zone: &zone },
+                    &reserved,
                 )
             };
             warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);

@@ -142,7 +142,12 @@ impl Controller {
         }
         let api_server = Key::new("default", "kubernetes");
         let mut reserved = self.server_hosts.clone();
-        reserved.extend(self.services.cache().entries().flat_map(|s| s.view.addresses()));
+        for service in self.services.cache().entries() {
+            reserved.extend(service.view.addresses());
+            // As clients in the cluster call it.
+            let (name, namespace) = (&service.meta.name, &service.meta.namespace);
+            reserved.extend([name.to_string(), format!("{name}.{namespace}")]);
+        }
         reserved.extend(self.slices.get(&api_server).iter().flat_map(|s| s.view.addresses()));
         let check = {
             let cache = self.nodes.cache();

@@ -3,6 +3,7 @@
 use client::informer::or_default;
 use meta::{address, names};
 use serde::Deserialize;
+use serde_json::Value;
 use std::net::IpAddr;
 
 /// The addresses and conditions of a node.
@@ -40,6 +41,7 @@ struct Address {
 #[serde(default)]
 pub struct Service {
     spec: ServiceSpec,
+    status: Value,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -47,11 +49,18 @@ pub struct Service {
 struct ServiceSpec {
     #[serde(rename = "clusterIPs", deserialize_with = "or_default")]
     cluster_ips: Vec<String>,
+    #[serde(rename = "externalIPs", deserialize_with = "or_default")]
+    external_ips: Vec<String>,
 }
 
 impl Service {
+    /// The addresses by which clients reach it: in the cluster, external ones, and those of its load balancer.
     pub fn addresses(&self) -> impl Iterator<Item = String> + use<> {
-        self.spec.cluster_ips.clone().into_iter()
+        let ingress = self.status["loadBalancer"]["ingress"].as_array().into_iter().flatten();
+        let balancers = ingress.filter_map(|i| i["ip"].as_str().map(str::to_owned));
+        let all: Vec<String> =
+            self.spec.cluster_ips.iter().chain(&self.spec.external_ips).cloned().chain(balancers).collect();
+        all.into_iter()
     }
 }
 

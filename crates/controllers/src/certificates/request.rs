@@ -34,6 +34,8 @@ pub struct Names {
     pub email: bool,
     pub ip: bool,
     pub uri: bool,
+    /// Other types, and what cannot be read.
+    pub other: bool,
 }
 
 impl Request {
@@ -59,8 +61,13 @@ impl Request {
         for attribute in info.iter_attributes() {
             let ParsedCriAttribute::ExtensionRequest(requested) = attribute.parsed_attribute() else { continue };
             for e in requested.extensions.iter().filter(|e| e.oid == OID_X509_EXT_SUBJECT_ALT_NAME) {
-                r.alternative_names = Some(e.value.to_vec());
-                let ParsedExtension::SubjectAlternativeName(names) = e.parsed_extension() else { continue };
+                // What is checked is what is signed: nothing that is skipped here may come into the certificate.
+                if r.alternative_names.replace(e.value.to_vec()).is_some() {
+                    return Err("there is more than one subjectAltName extension".into());
+                }
+                let ParsedExtension::SubjectAlternativeName(names) = e.parsed_extension() else {
+                    return Err("the subjectAltName extension cannot be read".into());
+                };
                 for n in &names.general_names {
                     match n {
                         GeneralName::DNSName(name) => {
@@ -73,7 +80,7 @@ impl Request {
                             r.hosts.push(ip(bytes));
                         }
                         GeneralName::URI(_) => r.has.uri = true,
-                        _ => {}
+                        _ => r.has.other = true,
                     }
                 }
             }
@@ -96,7 +103,7 @@ impl Request {
     fn kubelet_client(&self, usages: &[&str]) -> Result<(), String> {
         self.is_node()?;
         let n = self.has;
-        for (there, what) in [(n.dns, "DNS"), (n.email, "Email"), (n.ip, "IP"), (n.uri, "URI")] {
+        for (there, what) in [(n.dns, "DNS"), (n.email, "Email"), (n.ip, "IP"), (n.uri, "URI"), (n.other, "Other")] {
             if there {
                 return Err(format!("{what} subjectAltNames are not allowed"));
             }
@@ -110,7 +117,7 @@ impl Request {
         if !self.has.dns && !self.has.ip {
             return Err("DNS or IP subjectAltName is required".into());
         }
-        for (there, what) in [(self.has.email, "Email"), (self.has.uri, "URI")] {
+        for (there, what) in [(self.has.email, "Email"), (self.has.uri, "URI"), (self.has.other, "Other")] {
             if there {
                 return Err(format!("{what} subjectAltNames are not allowed"));
             }
@@ -203,5 +210,42 @@ mod tests {
         check(node(none), CLIENT, &["digital signature"], missing);
         check(request("x", "y", uri), LEGACY, &["any"], Ok(()));
         assert!(node(none).fits("example.com/own", &[]).is_none());
+    }
+
+    /// What is checked is what is signed. A node's request with a second extension, which could not be read, got a certificate with
+    /// the names of the API server in it.
+    #[test]
+    fn alternative_names_are_in_one_readable_extension() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let san = |elements: &[&[u8]]| {
+            let body: Vec<u8> = elements.concat();
+            let value = [&[0x30, u8::try_from(body.len()).unwrap()][..], &body].concat();
+            rcgen::CustomExtension::from_oid_content(&[2, 5, 29, 17], value)
+        };
+        let dns = |name: &str| [&[0x82, u8::try_from(name.len()).unwrap()][..], name.as_bytes()].concat();
+        let parse = |extensions: Vec<rcgen::CustomExtension>| {
+            let mut params = rcgen::CertificateParams::default();
+            params.custom_extensions = extensions;
+            Request::parse(params.serialize_request(&key).unwrap().pem().unwrap().as_bytes())
+        };
+        let (own, other) = (dns("node-1"), dns("kubernetes"));
+        assert_eq!(parse(vec![san(&[&own])]).unwrap().hosts, ["node-1"]);
+        let twice = parse(vec![san(&[&own]), san(&[&other])]).unwrap_err();
+        assert_eq!(twice, "there is more than one subjectAltName extension");
+        for bad in [&[0x05, 0x00][..], &[0x04, 0x01, 0x00], &[0x00]] {
+            let usages = ["digital signature", "server auth"];
+            let refused = match parse(vec![san(&[&own, bad])]) {
+                Err(_) => true,
+                Ok(r) => {
+                    let node = Request {
+                        common_name: "system:node:a".into(),
+                        organizations: vec!["system:nodes".into()],
+                        ..r
+                    };
+                    node.fits(KUBELET_SERVING, &usages).unwrap().is_err()
+                }
+            };
+            assert!(refused, "{bad:?}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The desired rules of the pods of a node.
 
+use aws_lc_rs::digest::{SHA256, digest};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -274,10 +275,7 @@ fn ports(rule: &Rule, target: Option<&Pod>) -> Ports {
     Ports::These(out.into_iter().collect())
 }
 
-/// A short stable name of a text: FNV-1a with 128 bits.
+/// A short stable name of a text, which users choose: 128 bits of SHA-256, so that nobody finds another text with the same name.
 fn short(text: &str) -> String {
-    let hash = text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    });
-    format!("{hash:032x}")
+    digest(&SHA256, text.as_bytes()).as_ref().iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
