@@ -1,6 +1,6 @@
 //! The configuration of the agent: upstream's `KubeletConfiguration` v1beta1, from a file and from flags.
 //!
-//! [`KubeletConfiguration`] has the fields that this agent uses. [`parse`] decodes a file strictly (`form`),
+//! [`KubeletConfiguration`] has the fields that this agent uses. [`KubeletConfiguration::read`] decodes a file strictly (`form`),
 //! applies upstream's defaults, refuses values of other fields that this agent cannot honour and names those without an effect
 //! (`effects`), and validates with upstream's messages (`validate`).
 
