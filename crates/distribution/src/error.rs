@@ -1,7 +1,7 @@
 //! Errors of pulls.
 //!
 //! **Invariant.** Pod authors read these errors, and an image name or a redirect chooses which server answers. So an error quotes nothing
-//! of an answer but what this crate knows ([`known_code`], platforms), digests and host names; and [`Display`] bounds its length,
+//! of an answer but what this crate knows ([`known_code`], platforms), digests and host names; and its `Display` bounds its length,
 //! whatever a variant contains.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The table of all services, changed service by service: a step renders the service ports that change, and no others.
 //!
 //! Service ports share maps and sets. An element that several of them want belongs to the first by name; the others get it when the first
-//! is gone. **Invariant**: the table in the kernel is [`render`](super::render::render) of all service ports.
+//! is gone. **Invariant**: the table in the kernel is what `render` makes of all service ports.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
