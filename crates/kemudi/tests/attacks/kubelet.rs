@@ -190,7 +190,8 @@ fn others_are_served(s: &Story) {
     for command in [&["logs", "attacker"][..], &["exec", "attacker", "--", "echo", "ready"]] {
         let begun = Instant::now();
         assert_eq!(s.ok(command), "ready\n", "{command:?}");
-        assert!(begun.elapsed() < ANSWER, "{command:?} took {:?}", begun.elapsed());
+        // The attack runs on the same processors, and starting a process takes several turns.
+        assert!(begun.elapsed() < 2 * ANSWER, "{command:?} took {:?}", begun.elapsed());
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::sync::Mutex;
 pub use gate::{PodGate, Pods};
 
 use crate::address::Cidr;
+use crate::conntrack::forget_pods;
 use crate::protocol::Protocol;
 use crate::ruleset::Ruleset;
 use crate::{Result, check_id, nft};
@@ -137,6 +138,21 @@ impl PolicyRules {
     pub fn open(options: Options) -> Result<PolicyRules> {
         check_id(&options.id)?;
         Ok(PolicyRules { options, applied: Mutex::new(None) })
+    }
+
+    /// Forgets the connections of pods that are gone, on this node: connections that were allowed to go on are those of their addresses.
+    pub async fn forget_connections(&self, pods: BTreeSet<Ipv4Addr>) {
+        if pods.is_empty() {
+            return;
+        }
+        let namespace = self.options.node_namespace.clone();
+        match tokio::task::spawn_blocking(move || forget_pods(namespace.as_deref(), &pods)).await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(count)) => tracing::debug!(count, "forgot connections of pods that are gone"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "forgetting connections of pods that are gone failed; they time out")
+            }
+        }
     }
 
     /// Applies the rules of all pods of the node; without them (`None`) everything is allowed. After an error the next call replaces

@@ -13,11 +13,13 @@ pub use desired::{Desired, Objects, desired};
 pub use view::{Pod, Policy};
 
 use client::informer::{Change, Subscription};
-use client::{Informer, Informers, Shutdown};
+use client::{Entry, Informer, Informers, Shutdown};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use network::policies::{PodGate, PodPolicy, Pods, PolicyRules};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +55,8 @@ pub fn run(options: Options) -> Pin<Box<dyn Future<Output = ()> + Send>> {
 struct Cluster {
     pods: Informer<Pod>,
     namespaces: Informer<()>,
+    /// The addresses of pods that are gone. Their connections are forgotten, so that the next pod with the address cannot use them.
+    left: Arc<Mutex<BTreeSet<Ipv4Addr>>>,
     _subscriptions: [Subscription; 2],
 }
 
@@ -62,12 +66,25 @@ impl Cluster {
         let pods = informers.typed::<core::Pod, Pod>();
         let namespaces = informers.typed::<core::Namespace, ()>();
         let (a, b) = (changed.clone(), changed.clone());
-        let subscriptions =
-            [pods.subscribe(move |change| notify(&a, change)), namespaces.subscribe(move |change| notify(&b, change))];
+        let left = Arc::new(Mutex::new(BTreeSet::new()));
+        let leaving = left.clone();
+        let of_pods = pods.subscribe(move |change| {
+            leaving.lock().extend(lost_address(change));
+            notify(&a, change);
+        });
+        let subscriptions = [of_pods, namespaces.subscribe(move |change| notify(&b, change))];
         pods.synced().await;
         namespaces.synced().await;
-        Cluster { pods, namespaces, _subscriptions: subscriptions }
+        Cluster { pods, namespaces, left, _subscriptions: subscriptions }
     }
+}
+
+/// The address that a pod has no more.
+fn lost_address(change: &Change<Pod>) -> Option<Ipv4Addr> {
+    let old = change.old.as_ref()?;
+    let address = old.view.address?;
+    let is_kept = |new: &Arc<Entry<Pod>>| new.meta.uid == old.meta.uid && new.view.address == Some(address);
+    (!change.new.as_ref().is_some_and(is_kept)).then_some(address)
 }
 
 /// Notifies about changes of labels and of the view.
@@ -98,6 +115,10 @@ async fn follow(options: Options) {
             if cluster.is_none() {
                 return;
             }
+        }
+        if let Some(cluster) = &cluster {
+            let left = std::mem::take(&mut *cluster.left.lock());
+            options.rules.forget_connections(left).await;
         }
         // Before the objects are read, so that later changes are another version.
         let pods = options.gate.pods();
