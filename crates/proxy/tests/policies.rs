@@ -33,7 +33,9 @@ struct Connection {
 fn meta(o: &Value) -> Meta {
     let text = |name: &str| o["metadata"][name].as_str().unwrap_or_default().into();
     let labels = serde_json::from_value::<Labels>(o["metadata"]["labels"].clone()).unwrap();
-    Meta { name: text("name"), namespace: text("namespace"), uid: text("uid"), labels, ..Meta::default() }
+    let creation_timestamp = o["metadata"]["creationTimestamp"].as_str().and_then(|t| t.parse().ok());
+    let (name, namespace, uid) = (text("name"), text("namespace"), text("uid"));
+    Meta { name, namespace, uid, labels, creation_timestamp, ..Meta::default() }
 }
 
 impl Cluster {
@@ -429,4 +431,37 @@ fn many_policies_and_pods_take_no_seconds() {
     let desired = cluster.desired(&local);
     println!("{} pods of 10,000 with 1,000 policies: {:?}, with decoding", desired.pods.len(), begin.elapsed());
     assert!(desired.pods.values().all(|p| p.ingress.as_ref().is_some_and(|r| r.len() == 100)));
+}
+
+/// A static pod has the policies of its mirror pod. Nobody takes the rules of a pod that is in the API itself by writing the annotation.
+#[test]
+fn static_pods_have_the_policies_of_their_mirrors() {
+    let mirror = |uid: &str, of: &str, created: &str| {
+        let mut pod = pod(uid, "n", &json!({}), "10.0.0.1");
+        pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": of});
+        pod["metadata"]["creationTimestamp"] = created.into();
+        pod
+    };
+    let isolate = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": {"podSelector": {}}});
+    let mut thief = mirror("thief", "normal", "2026-01-01T00:00:00Z");
+    thief["metadata"]["namespace"] = "open".into();
+    let mut late = mirror("late", "static", "2026-01-02T00:00:00Z");
+    late["metadata"]["namespace"] = "open".into();
+    let cluster = Cluster {
+        policies: vec![isolate],
+        namespaces: vec![("n".into(), json!({})), ("open".into(), json!({}))],
+        pods: vec![
+            late,
+            mirror("mirror", "static", "2026-01-01T00:00:00Z"),
+            pod("normal", "n", &json!({}), "10.0.0.2"),
+            thief,
+        ],
+    };
+    let local = [("static", "10.0.0.1"), ("normal", "10.0.0.2"), ("unknown", "10.0.0.3")];
+    let local = local.into_iter().map(|(uid, address)| (uid.to_owned(), address.parse().unwrap())).collect();
+    let desired = cluster.desired(&local);
+    assert_eq!(desired.pods.keys().collect::<Vec<_>>(), ["normal", "static"]);
+    for (uid, policy) in &desired.pods {
+        assert_eq!(policy.ingress, Some(Vec::new()), "{uid}");
+    }
 }

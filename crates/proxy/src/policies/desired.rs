@@ -41,8 +41,36 @@ struct Member<'a> {
     address: Ipv4Addr,
 }
 
-/// The rules of the pods in `local` (UID → address) that are among the objects.
+/// The rules of the pods in `local` (UID → address) that are among the objects. A static pod is there as its mirror pod, with another UID.
 pub fn desired(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desired {
+    let mirrors = mirrors(objects, local);
+    let in_api = |(uid, address): (&String, &Ipv4Addr)| {
+        (mirrors.get(&**uid).map_or_else(|| uid.clone(), |mirror| (*mirror).to_owned()), *address)
+    };
+    let mut desired = desired_in_api(objects, &local.iter().map(in_api).collect());
+    for (uid, mirror) in mirrors {
+        if let Some(policy) = desired.pods.remove(mirror) {
+            desired.pods.insert(uid.to_owned(), policy);
+        }
+    }
+    desired
+}
+
+/// The UIDs of the mirror pods of static pods among `local`. Users may write the annotation: a pod that is in the API itself has no
+/// mirror, and of several the oldest counts.
+fn mirrors<'a>(objects: &Objects<'a>, local: &'a BTreeMap<String, Ipv4Addr>) -> BTreeMap<&'a str, &'a str> {
+    let in_api: BTreeSet<&str> = objects.pods.iter().map(|(meta, _)| &*meta.uid).collect();
+    let mut all: Vec<_> =
+        objects.pods.iter().filter_map(|(meta, pod)| Some((*meta, pod.mirror_of.as_deref()?))).collect();
+    all.sort_by_key(|(meta, _)| (meta.creation_timestamp, meta.uid.clone()));
+    let mut found = BTreeMap::new();
+    for (meta, uid) in all.into_iter().filter(|(_, uid)| local.contains_key(*uid) && !in_api.contains(uid)) {
+        found.entry(uid).or_insert(&*meta.uid);
+    }
+    found
+}
+
+fn desired_in_api(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desired {
     let mut index = Index::new(objects, local);
     let mut by_namespace: HashMap<&str, Vec<&Policy>> = HashMap::new();
     for (meta, policy) in &objects.policies {

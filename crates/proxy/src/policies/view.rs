@@ -59,6 +59,8 @@ pub struct Pod {
     pub address: Option<Ipv4Addr>,
     /// The named ports of its containers.
     pub ports: Vec<(String, Protocol, u16)>,
+    /// The UID of the static pod that this one shows.
+    pub mirror_of: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -110,8 +112,22 @@ struct RawPort {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RawPod {
+    metadata: RawMetadata,
     spec: RawPodSpec,
     status: RawStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawMetadata {
+    annotations: Option<RawAnnotations>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawAnnotations {
+    #[serde(rename = "kubernetes.io/config.mirror")]
+    mirror: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -220,7 +236,7 @@ impl From<RawPort> for Port {
 }
 
 impl From<RawPod> for Pod {
-    fn from(RawPod { spec, status }: RawPod) -> Pod {
+    fn from(RawPod { metadata, spec, status }: RawPod) -> Pod {
         let sidecars = spec.init_containers.into_iter().flatten();
         let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
         let ports = spec.containers.into_iter().chain(sidecars).flat_map(|c| c.ports.unwrap_or_default());
@@ -232,6 +248,7 @@ impl From<RawPod> for Pod {
             ports: named
                 .filter_map(|p| Some((p.name, protocol(&p.protocol)?, u16::try_from(p.container_port).ok()?)))
                 .collect(),
+            mirror_of: metadata.annotations.and_then(|a| a.mirror),
         }
     }
 }

@@ -364,16 +364,22 @@ mod tests {
 
     #[test]
     fn sets_defaults() {
-        let mut pod =
-            object(pod(json!({"hostNetwork": true, "terminationGracePeriodSeconds": -1, "serviceAccount": "a",
-            "volumes": [{"name": "v"}], "containers": [{"name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
-                "resources": {"limits": {"cpu": "1"}}}]})));
+        let mut pod = object(pod(
+            json!({"hostNetwork": true, "terminationGracePeriodSeconds": -1, "serviceAccount": "a",
+            "volumes": [{"name": "v"}, {"name": "w", "image": {"reference": "i:1"}}, {"name": "x", "image": {"reference": "i"}}],
+            "containers": [{"name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
+                "resources": {"limits": {"cpu": "1"}}}]}),
+        ));
         Pod.default(&mut pod);
         let at = |path: &str| pod.0["spec"].pointer(path).cloned().unwrap_or_default();
         assert_eq!(at("/enableServiceLinks"), true);
         assert_eq!(at("/terminationGracePeriodSeconds"), 1);
         assert_eq!(at("/serviceAccountName"), "a");
         assert_eq!(at("/volumes/0/emptyDir"), json!({}));
+        assert_eq!(
+            (at("/volumes/1/image/pullPolicy"), at("/volumes/2/image/pullPolicy")),
+            (json!("IfNotPresent"), json!("Always"))
+        );
         assert_eq!(at("/containers/0/imagePullPolicy"), "IfNotPresent");
         assert_eq!(at("/containers/0/ports/0/hostPort"), 80);
         assert_eq!(at("/containers/0/resources/requests/cpu"), "1");

@@ -59,6 +59,12 @@ pub fn default(o: &mut Object, path: &[&str]) {
         {
             m.insert("emptyDir".into(), Value::Object(Map::new()));
         }
+        if let Some(image) =
+            v.get_mut("image").filter(|i| text(i, "pullPolicy").is_empty()).and_then(Value::as_object_mut)
+        {
+            let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();
+            image.insert("pullPolicy".into(), reference::pull_policy(reference).into());
+        }
     }
     // Synchronizes `serviceAccountName` and the deprecated `serviceAccount`.
     let name = |spec: &Value, k: &str| text(spec, k).to_owned();
