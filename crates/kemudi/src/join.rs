@@ -7,7 +7,7 @@ use crate::options::KubeletOptions;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::up::{self, PID_FILE};
-use crate::{background, bootstrap, data_dir, node_shutdown, pki, privileges};
+use crate::{background, bootstrap, data_dir, down, node_shutdown, pki, privileges};
 use apiserver::Certificates;
 use client::{Client, Impersonation, Informers};
 use meta::{Clock, Rng};
@@ -114,7 +114,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     up::end_in_time(up::LAST_TASKS + up::END).map_err(up::Error::Runtime)?;
     let directory = |source| up::Error::File { path: options.data_dir.clone(), source };
     data_dir::prepare(&options.data_dir).map_err(directory)?;
-    let Some(_lock) = up::take_lock(&options.data_dir).await.map_err(directory)? else {
+    let Some(_lock) = down::take_lock(&options.data_dir).await.map_err(directory)? else {
         return Err(Error::InUse(options.data_dir.display().to_string()).into());
     };
     let listening = up::listen_for_kubelet(&configuration).await;

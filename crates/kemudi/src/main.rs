@@ -19,6 +19,7 @@ mod components;
 mod control_plane;
 mod data_dir;
 mod dns_endpoints;
+mod down;
 mod etcd;
 mod flag_error;
 mod images;
@@ -142,7 +143,7 @@ fn main() -> ExitCode {
         Command::Agent(o) => join::run(o),
         Command::Token(c) => return token::main(&c),
         Command::Node(c) => return node_command::main(&c),
-        Command::Down(o) => up::down(&o),
+        Command::Down(o) => down::down(&o),
         Command::Backup(o) => up::block_on(backup::backup(&o)),
         Command::Restore(o) => up::block_on(backup::restore(&o)),
         Command::Bench(BenchCommand { scheduler: Some(Scheduler::Sched(o)), .. }) => return bench_scheduler::main(&o),

@@ -1,8 +1,8 @@
 //! Graceful shutdown of a node: `kemudi node shutdown` sends SIGPWR to the process of the node, which ends the pods and then itself.
 
+use crate::down::{self, is_running};
 use crate::output::note;
 use crate::signals::Stop;
-use crate::up::{self, is_running};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io;
@@ -40,7 +40,7 @@ pub async fn carry_out(node: &node::Handle, signals: &mut Stop) {
 /// Shuts down the node whose process has this data directory, and waits for its end.
 pub fn main(data_dir: &Path) -> ExitCode {
     const PAUSE: Duration = Duration::from_millis(100);
-    let Some(pid) = up::running(data_dir) else {
+    let Some(pid) = down::running(data_dir) else {
         note!("error: no node runs on {}", data_dir.display());
         return ExitCode::FAILURE;
     };

@@ -5,19 +5,16 @@ use crate::components::{self, Membership, Parts, PodRanges};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
 use crate::machine::Machine;
-use crate::namespace::Location;
-use crate::options::{DownOptions, KubeletOptions, NodeOptions, Options, ServerOptions};
+use crate::options::{KubeletOptions, NodeOptions, Options, ServerOptions};
 use crate::pki;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::{
-    access, agent, background, bootstrap, data_dir, dns_endpoints, join, lock, machine, node_shutdown, privileges,
+    access, agent, background, bootstrap, data_dir, dns_endpoints, down, join, machine, node_shutdown, privileges,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use meta::Clock;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use node::configuration::{ConfigurationError, KubeletConfiguration};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -292,7 +289,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let mut fresh = Fresh((!options.data_dir.exists()).then(|| options.data_dir.clone()));
     data_dir::prepare(&options.data_dir).map_err(directory)?;
     // First everything that can fail without a trace: later steps change the network of this machine.
-    let Some(_lock) = take_lock(&options.data_dir).await.map_err(directory)? else {
+    let Some(_lock) = down::take_lock(&options.data_dir).await.map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
@@ -592,138 +589,9 @@ current-context: kemudi\n",
     Ok(())
 }
 
-pub fn down(options: &DownOptions) -> Result<(), Error> {
-    if options.purge && !options.data_dir.exists() {
-        crate::output::note!("nothing to remove: there is no {}", options.data_dir.display());
-        return Ok(());
-    }
-    // Before the process ends, which may be the last in the namespace.
-    let namespace = crate::namespace::find(&options.data_dir)
-        .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
-    let running = running(&options.data_dir);
-    match running {
-        Some(pid) => stop(pid)?,
-        // What holds the directory is not to lose its files, whatever its program is called.
-        None if is_locked(&options.data_dir)? => return Err(Error::InUse(options.data_dir.display().to_string())),
-        None if !options.purge => return Err(Error::NotRunning(options.data_dir.display().to_string())),
-        None => {}
-    }
-    if options.purge && options.data_dir.exists() {
-        // Protects other files from a mistyped directory.
-        if !data_dir::is_ours(&options.data_dir) {
-            return Err(Error::NotOurs(options.data_dir.display().to_string()));
-        }
-        let remains = match &namespace {
-            Location::Here => agent::Remains::All,
-            Location::Other(file) => {
-                crate::namespace::enter(file).map_err(Error::Namespace)?;
-                agent::Remains::All
-            }
-            Location::Gone => agent::Remains::NoNetwork,
-        };
-        // New threads inherit the namespace of this one.
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
-        runtime.block_on(async {
-            machine::purge(&options.data_dir, remains).await?;
-            agent::purge(&options.data_dir, remains).await.map_err(Error::from)
-        })?;
-        data_dir::remove(&options.data_dir).map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
-    }
-    Ok(())
-}
-
-/// The ID of the process that runs the cluster of a data directory. Another program with the recorded
-/// ID does not count.
-pub fn running(data_dir: &Path) -> Option<i32> {
-    let text = std::fs::read_to_string(data_dir.join(PID_FILE)).ok()?;
-    text.trim().parse().ok().filter(|pid| is_ours(*pid))
-}
-
-/// Whether a process holds the lock of a data directory, which a killed one may do for a moment.
-fn is_locked(data_dir: &Path) -> Result<bool, Error> {
-    if !data_dir.join("lock").exists() {
-        return Ok(false);
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
-    let lock = runtime.block_on(take_lock(data_dir));
-    Ok(lock.map_err(|source| Error::File { path: data_dir.to_owned(), source })?.is_none())
-}
-
-/// Locks a data directory. Waits until the kernel has cleaned up a killed holder; `None` if
-/// the holder runs.
-pub async fn take_lock(data_dir: &Path) -> std::io::Result<Option<lock::Lock>> {
-    const CLEANED_UP: Duration = Duration::from_secs(5);
-    let started = tokio::time::Instant::now();
-    loop {
-        let lock = lock::take(data_dir)?;
-        if lock.is_some() || running(data_dir).is_some() || started.elapsed() > CLEANED_UP {
-            return Ok(lock);
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn is_ours(pid: i32) -> bool {
-    // The program file may have been replaced since it was started.
-    let exe = |p: String| {
-        let path = std::fs::read_link(p).ok()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
-        Some(PathBuf::from(path))
-    };
-    match (exe(format!("/proc/{pid}/exe")), exe("/proc/self/exe".into())) {
-        (Some(a), Some(b)) => a.file_name() == b.file_name(),
-        _ => false,
-    }
-}
-
-/// Whether a process of this program has the ID. A zombie has no program file any more.
-pub fn is_running(pid: i32) -> bool {
-    kill(Pid::from_raw(pid), None).is_ok() && is_ours(pid)
-}
-
-fn stop(pid: i32) -> Result<(), Error> {
-    let process = Pid::from_raw(pid);
-    let _ = kill(process, Signal::SIGTERM);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
-    runtime.block_on(async {
-        for _ in 0..600 {
-            if !is_running(pid) {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        Err(Error::Stuck(pid))
-    })
-}
-
 #[cfg(test)]
 mod start_tests {
     use super::*;
-
-    /// `down --purge` of a program with another name removed the files of a cluster that ran.
-    #[test]
-    fn a_directory_in_use_is_not_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let held = lock::take(directory.path()).unwrap().unwrap();
-        let mut options = DownOptions { data_dir: directory.path().to_owned(), purge: true };
-        assert!(matches!(down(&options), Err(Error::InUse(_))));
-        drop(held);
-        options.purge = false;
-        assert!(matches!(down(&options), Err(Error::NotRunning(_))));
-        assert!(directory.path().join("lock").exists());
-    }
-
-    /// A start right after `kill -9` failed.
-    #[tokio::test]
-    async fn a_released_lock_is_waited_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let held = lock::take(directory.path()).unwrap().unwrap();
-        let release = async {
-            tokio::task::yield_now().await;
-            drop(held);
-        };
-        let (taken, ()) = tokio::join!(take_lock(directory.path()), release);
-        assert!(taken.unwrap().is_some());
-    }
 
     #[test]
     fn a_failed_start_removes_its_directory() {

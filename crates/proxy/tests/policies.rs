@@ -440,6 +440,7 @@ fn static_pods_have_the_policies_of_their_mirrors() {
         let mut pod = pod(uid, "n", &json!({}), "10.0.0.1");
         pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": of});
         pod["metadata"]["creationTimestamp"] = created.into();
+        pod["spec"]["nodeName"] = "a".into();
         pod
     };
     let isolate = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": {"podSelector": {}}});
@@ -447,10 +448,14 @@ fn static_pods_have_the_policies_of_their_mirrors() {
     thief["metadata"]["namespace"] = "open".into();
     let mut late = mirror("late", "static", "2026-01-02T00:00:00Z");
     late["metadata"]["namespace"] = "open".into();
+    let mut unscheduled = mirror("unscheduled", "static", "2025-01-01T00:00:00Z");
+    unscheduled["metadata"]["namespace"] = "open".into();
+    unscheduled["spec"]["nodeName"] = "".into();
     let cluster = Cluster {
         policies: vec![isolate],
         namespaces: vec![("n".into(), json!({})), ("open".into(), json!({}))],
         pods: vec![
+            unscheduled,
             late,
             mirror("mirror", "static", "2026-01-01T00:00:00Z"),
             pod("normal", "n", &json!({}), "10.0.0.2"),

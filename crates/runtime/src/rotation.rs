@@ -56,3 +56,10 @@ fn names(directory: &Directory, name: &OsStr) -> io::Result<Vec<OsString>> {
     names.sort();
     Ok(names)
 }
+
+/// Bytes of a log with the files that were rotated away; None if there is no file.
+pub fn size(log: &Path) -> Option<u64> {
+    let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
+    let moved: u64 = rotated(log).iter().filter_map(|log| size(log)).sum();
+    Some(size(log)? + moved)
+}

@@ -17,7 +17,6 @@ use crate::counts::PodLabels;
 use crate::node::meminfo;
 use crate::options::Host;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
-use crate::pod::worker::storage::log_bytes;
 
 /// A rate is the mean over at least this many nanoseconds, once an earlier sample is so old.
 const WINDOW: u64 = 10_000_000_000;
@@ -205,7 +204,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
                 Disks::Left => None,
             };
             let log = c.log_path.clone();
-            let log_bytes = blocking(move || log_bytes(&log)).await;
+            let log_bytes = blocking(move || runtime::rotation::size(&log)).await;
             containers.push(ContainerUsage {
                 at: stats.at,
                 usage: stats.usage,

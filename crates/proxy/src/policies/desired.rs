@@ -57,12 +57,12 @@ pub fn desired(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desired
 }
 
 /// The UIDs of the mirror pods of static pods among `local`. Users may write the annotation: a pod that is in the API itself has no
-/// mirror, and of several the oldest counts.
+/// mirror, and of several the oldest counts that is not being deleted.
 fn mirrors<'a>(objects: &Objects<'a>, local: &'a BTreeMap<String, Ipv4Addr>) -> BTreeMap<&'a str, &'a str> {
     let in_api: BTreeSet<&str> = objects.pods.iter().map(|(meta, _)| &*meta.uid).collect();
     let mut all: Vec<_> =
         objects.pods.iter().filter_map(|(meta, pod)| Some((*meta, pod.mirror_of.as_deref()?))).collect();
-    all.sort_by_key(|(meta, _)| (meta.creation_timestamp, meta.uid.clone()));
+    all.sort_by_key(|(meta, _)| (meta.is_deleting(), meta.creation_timestamp, meta.uid.clone()));
     let mut found = BTreeMap::new();
     for (meta, uid) in all.into_iter().filter(|(_, uid)| local.contains_key(*uid) && !in_api.contains(uid)) {
         found.entry(uid).or_insert(&*meta.uid);

@@ -133,6 +133,7 @@ struct RawAnnotations {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RawPodSpec {
+    node_name: String,
     host_network: bool,
     containers: Vec<RawContainer>,
     init_containers: Option<Vec<RawContainer>>,
@@ -248,7 +249,8 @@ impl From<RawPod> for Pod {
             ports: named
                 .filter_map(|p| Some((p.name, protocol(&p.protocol)?, u16::try_from(p.container_port).ok()?)))
                 .collect(),
-            mirror_of: metadata.annotations.and_then(|a| a.mirror),
+            // Agents delete mirror pods on their nodes that show none of their static pods. Nobody looks at those without a node.
+            mirror_of: metadata.annotations.and_then(|a| a.mirror).filter(|_| !spec.node_name.is_empty()),
         }
     }
 }

@@ -14,7 +14,7 @@ mod resize;
 mod sandbox;
 mod start;
 mod stop;
-pub(crate) mod storage;
+mod storage;
 mod sync;
 mod volumes;
 

@@ -1,6 +1,6 @@
 //! Local storage of a pod with limits: measured every few seconds, and the pod is evicted if it exceeds one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use client::Severity;
@@ -14,15 +14,10 @@ use crate::pod::local_storage::{EVICTED, Limits, Usage};
 
 /// The pause between two measurements (upstream's `monitoringInterval`).
 const INTERVAL: Duration = Duration::from_secs(10);
+/// How much longer than a measurement the pause after it is at least.
+const REST: u32 = 20;
 /// The grace period of an eviction.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// Bytes of a container's log, with the files that were rotated away.
-pub(crate) fn log_bytes(log: &Path) -> Option<u64> {
-    let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
-    let moved: u64 = runtime::rotation::rotated(log).iter().filter_map(|log| size(log)).sum();
-    Some(size(log)? + moved)
-}
 
 impl Worker {
     /// Evicts the pod if it exceeds a limit of local storage. Returns when the next round is due; `None` if the pod may run on.
@@ -31,8 +26,10 @@ impl Worker {
         if self.storage_due.is_some_and(|due| Instant::now() < due) {
             return None;
         }
-        self.storage_due = Some(Instant::now() + INTERVAL);
+        let begun = Instant::now();
         let usage = self.measure_storage(seen).await;
+        // Users decide how many files there are to look at.
+        self.storage_due = Some(Instant::now() + INTERVAL.max(begun.elapsed() * REST));
         let message = limits.exceeded(&usage)?;
         self.event(None, Severity::Warning, EVICTED, message.clone());
         Some(self.fail_within(EVICTED, &message, GRACE).await)
@@ -48,7 +45,7 @@ impl Worker {
         for c in seen.newest.values() {
             let (layer, _) = self.shared.options.runtime.container_layer(&c.id).await.unwrap_or_default();
             let log = c.log_path.clone();
-            let log = blocking(move || log_bytes(&log)).await.unwrap_or(0);
+            let log = blocking(move || runtime::rotation::size(&log)).await.unwrap_or(0);
             usage.containers.insert(c.name.clone(), layer + log);
         }
         let is_on_disk =
