@@ -99,6 +99,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     let sysctls = node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?;
     let node_name = options.kubelet.node_name()?;
     let token = token(&options)?;
+    join::check_servers(&options.join).map_err(Error::Join)?;
     let ca_hashes =
         options.ca_hash.iter().map(|h| h.parse()).collect::<Result<Vec<CaHash>, _>>().map_err(Error::Join)?;
     let node_ip = match options.kubelet.node_ip {

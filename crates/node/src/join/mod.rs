@@ -10,7 +10,7 @@ mod membership;
 mod range;
 
 pub use certificate::Pair;
-pub use discovery::{CaHash, Token, ca_of};
+pub use discovery::{CaHash, Token, ca_of, check_servers};
 pub use membership::{Identity, Settings, join};
 pub use range::{POD_NETWORK, await_range};
 
