@@ -73,6 +73,8 @@ pub struct Config {
     pub configuration: KubeletConfiguration,
     /// The configuration of image registries, if not that of the data directory.
     pub registries: Option<PathBuf>,
+    /// The programs that return credentials for images.
+    pub credential_plugins: node::credentials::Plugins,
     pub node_name: String,
     /// The address by which other nodes reach this one. None: there is only this node.
     pub node_ip: Option<Ipv4Addr>,
@@ -255,6 +257,7 @@ pub async fn start(
         runtime: containers,
         host: Arc::new(embedded),
         puller,
+        credential_plugins: config.credential_plugins.clone(),
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
@@ -399,6 +402,7 @@ fn recorded(data_dir: &Path) -> Config {
         sysctls: Allowlist::default(),
         configuration: KubeletConfiguration::default(),
         registries: None,
+        credential_plugins: node::credentials::Plugins::default(),
         node_name: String::new(),
         node_ip: None,
         pod_range: cluster.first(),

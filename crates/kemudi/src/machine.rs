@@ -197,6 +197,14 @@ fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
         flags.push("--pod-manifest-path".into());
         flags.push(path.into());
     }
+    if let Some(path) = &kubelet.image_credential_provider_config {
+        flags.push("--image-credential-provider-config".into());
+        flags.push(path.into());
+    }
+    if let Some(path) = &kubelet.image_credential_provider_bin_dir {
+        flags.push("--image-credential-provider-bin-dir".into());
+        flags.push(path.into());
+    }
     if let Some(pids) = kubelet.pod_max_pids {
         flags.push(format!("--pod-max-pids={pids}").into());
     }

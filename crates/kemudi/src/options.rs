@@ -5,6 +5,7 @@ use crate::cluster_network::LoadBalancers;
 use clap::Args;
 use jiff::SignedDuration;
 use node::configuration::{ConfigurationError, KubeletConfiguration};
+use node::credentials::Plugins;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -125,6 +126,12 @@ pub struct KubeletOptions {
     /// Configuration of image registries. Default: `registries.yaml` in the data directory.
     #[arg(long, value_name = "FILE")]
     pub registries: Option<PathBuf>,
+    /// CredentialProviderConfig (kubelet.config.k8s.io), or a directory of such files: the programs that return credentials for images.
+    #[arg(long, value_name = "PATH", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Directory of these programs.
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
     /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]
@@ -139,6 +146,14 @@ pub struct KubeletOptions {
 }
 
 impl KubeletOptions {
+    /// The programs that return credentials for images.
+    pub fn credential_plugins(&self) -> Result<Plugins, node::credentials::ConfigurationError> {
+        match (&self.image_credential_provider_config, &self.image_credential_provider_bin_dir) {
+            (Some(path), Some(programs)) => Plugins::read(path, programs),
+            _ => Ok(Plugins::default()),
+        }
+    }
+
     /// The configuration of the node: that of the file, with the values of flags. Warns of fields that have no effect.
     pub fn configuration(&self) -> Result<KubeletConfiguration, ConfigurationError> {
         let mut configuration = match &self.kubelet_config {

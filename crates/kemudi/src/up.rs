@@ -30,6 +30,8 @@ pub enum Error {
     #[error(transparent)]
     KubeletConfiguration(#[from] ConfigurationError),
     #[error(transparent)]
+    CredentialPlugins(#[from] node::credentials::ConfigurationError),
+    #[error(transparent)]
     ControlPlane(#[from] control_plane::Error),
     #[error(transparent)]
     Pki(#[from] pki::Error),
@@ -257,6 +259,12 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::Nodes(o) => o.kubelet.configuration()?,
         Local::None => KubeletConfiguration::default(),
     };
+    let credential_plugins = match &local {
+        Local::Node(o) => o.credential_plugins()?,
+        // The agents read them again. An error is reported before anything is started.
+        Local::Nodes(o) => o.kubelet.credential_plugins()?,
+        Local::None => node::credentials::Plugins::default(),
+    };
     let sysctls = match &local {
         Local::Node(_) | Local::Nodes(_) => node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?,
         Local::None => node::Allowlist::default(),
@@ -303,6 +311,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 sysctls,
                 configuration,
                 registries: o.registries.clone(),
+                credential_plugins,
                 node_name,
                 node_ip: o.node_ip,
                 pod_range: cluster.first(),

@@ -14,6 +14,7 @@ use supervisor::panics::restarted;
 use crate::admission::Admission;
 use crate::claims::ClaimReader;
 use crate::counts::Known;
+use crate::credentials::Providers;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;
 use crate::image_gc;
@@ -92,10 +93,14 @@ impl Agent {
         if let Err(error) = blocking(crate::pod::apparmor::load).await {
             tracing::warn!(%error, "loading AppArmor's default profile for containers failed; containers run without it");
         }
+        let tokens = Arc::new(TokenRequests::new(client.clone(), options.clock.clone()));
+        let (plugins, accounts) = (options.credential_plugins.clone(), Arc::new(client.clone()));
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
             objects: Arc::new(Objects::new(informers.clone(), changed)),
-            tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
+            credential_providers: Providers::new(plugins, options.clock.clone(), accounts, tokens.clone()),
+            verification: options.configuration.verification(),
+            tokens,
             volumes: Volumes::new(
                 options.data_dir.join("pods"),
                 options.clock.clone(),

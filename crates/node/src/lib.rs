@@ -13,6 +13,7 @@ mod agent;
 mod claims;
 pub mod configuration;
 mod counts;
+pub mod credentials;
 pub mod demo;
 mod dispatch;
 mod env;

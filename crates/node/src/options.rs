@@ -39,6 +39,8 @@ pub struct Options {
     pub pod_cidr: Option<String>,
     /// The kubelet's configuration.
     pub configuration: KubeletConfiguration,
+    /// The programs that return credentials for images.
+    pub credential_plugins: crate::credentials::Plugins,
     /// Decodes the manifests of static pods.
     pub decoder: Arc<dyn PodDecoder>,
     /// The kernel parameters that pods may set.

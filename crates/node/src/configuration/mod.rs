@@ -22,6 +22,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::options::SeccompDefault;
+use crate::pod::verification::Verification;
 pub use thresholds::{Threshold, Thresholds};
 
 /// Why a configuration is refused.
@@ -119,6 +120,9 @@ pub struct KubeletConfiguration {
     pub serialize_image_pulls: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_parallel_image_pulls: Option<i32>,
+    pub image_pull_credentials_verification_policy: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preloaded_images_verification_allowlist: Vec<String>,
     pub eviction_hard: BTreeMap<String, String>,
     pub merge_default_eviction_settings: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -243,6 +247,8 @@ impl Default for KubeletConfiguration {
             // Upstream pulls one image after the other unless a limit is given.
             serialize_image_pulls: false,
             max_parallel_image_pulls: None,
+            image_pull_credentials_verification_policy: "NeverVerifyPreloadedImages".into(),
+            preloaded_images_verification_allowlist: Vec::new(),
             eviction_hard: default_eviction(),
             merge_default_eviction_settings: false,
             system_reserved: BTreeMap::new(),
@@ -261,7 +267,8 @@ impl Default for KubeletConfiguration {
 }
 
 /// Fields whose zero value means the default, as upstream.
-const UNSET_IF_ZERO: [&str; 12] = [
+const UNSET_IF_ZERO: [&str; 13] = [
+    "imagePullCredentialsVerificationPolicy",
     "fileCheckFrequency",
     "address",
     "port",
@@ -323,6 +330,13 @@ impl KubeletConfiguration {
             u64::try_from(amount).ok()
         };
         [&self.system_reserved, &self.kube_reserved].into_iter().filter_map(amount).sum()
+    }
+
+    /// The images for which pods need credentials although they are present.
+    pub(crate) fn verification(&self) -> Verification {
+        let allowlist = &self.preloaded_images_verification_allowlist;
+        // Patterns were validated.
+        Verification::read(&self.image_pull_credentials_verification_policy, allowlist).unwrap_or(Verification::Always)
     }
 
     /// How many images may be pulled at a time.

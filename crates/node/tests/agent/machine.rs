@@ -133,6 +133,7 @@ impl Machine {
             node_namespace: Some(self.node.clone()),
             data_dir: self.directory.path().to_owned(),
             log_dir: self.directory.path().join("logs"),
+            credential_plugins: node::credentials::Plugins::default(),
             dns: DnsOptions {
                 servers: vec!["10.202.0.10".into()],
                 domain: "cluster.local".into(),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Image, ImageStore, Result};
 
-/// Secrets that are recorded for a repository of an image.
+/// Secrets, and service accounts, that are recorded for a repository of an image.
 const MAX_SECRETS: usize = 100;
 
 /// A secret whose credentials a registry has accepted for an image.
@@ -29,6 +29,28 @@ impl PullSecret {
     }
 }
 
+/// A service account for which a credential provider returned credentials that a registry has accepted for an image.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PullAccount {
+    /// The namespace of the service account.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// Whose credentials a registry has accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PullSource {
+    /// The node's own, for every pod.
+    Node,
+    /// Those of a secret.
+    Secret(PullSecret),
+    /// Those that a credential provider returned for a service account.
+    Account(PullAccount),
+}
+
 /// Who may use an image by the name of one repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -37,6 +59,8 @@ pub struct Access {
     pub every_pod: bool,
     /// The secrets that it was pulled with.
     pub secrets: BTreeSet<PullSecret>,
+    /// The service accounts that it was pulled for.
+    pub accounts: BTreeSet<PullAccount>,
 }
 
 /// The access of pods by repository. An image without one was imported or pulled by an administrator, and every pod may use it.
@@ -45,18 +69,40 @@ pub type AccessByRepository = BTreeMap<String, Access>;
 impl Access {
     /// Access for every pod.
     pub fn for_every_pod() -> Access {
-        Access { every_pod: true, secrets: BTreeSet::new() }
+        Access { every_pod: true, ..Access::default() }
     }
 
-    /// Access with a secret.
-    pub fn with_secret(secret: PullSecret) -> Access {
-        Access { every_pod: false, secrets: [secret].into() }
+    /// Access with the credentials of a source.
+    pub fn with(source: PullSource) -> Access {
+        match source {
+            PullSource::Node => Access::for_every_pod(),
+            PullSource::Secret(secret) => Access { secrets: [secret].into(), ..Access::default() },
+            PullSource::Account(account) => Access { accounts: [account].into(), ..Access::default() },
+        }
     }
 
-    /// The secret among those of a pod that gives access: one with recorded credentials, or a recorded one whose credentials have changed.
-    pub fn matching<'a>(&self, mut secrets: impl Iterator<Item = &'a PullSecret>) -> Option<&'a PullSecret> {
-        let is_recorded = |s: &&PullSecret| self.secrets.iter().any(|r| r.digest == s.digest || r.is_same_object(s));
-        secrets.find(is_recorded)
+    /// Whether only pods with some secret or service account have access.
+    pub fn is_restricted(&self) -> bool {
+        !(self.every_pod || self.secrets.is_empty() && self.accounts.is_empty())
+    }
+
+    /// The source among those of a pod that gives access: a recorded service account, a secret with recorded credentials, or a
+    /// recorded secret whose credentials have changed.
+    pub fn matching<'a>(&self, mut sources: impl Iterator<Item = &'a PullSource>) -> Option<&'a PullSource> {
+        sources.find(|source| match source {
+            PullSource::Node => false,
+            PullSource::Secret(s) => self.secrets.iter().any(|r| r.digest == s.digest || r.is_same_object(s)),
+            PullSource::Account(account) => self.accounts.contains(account),
+        })
+    }
+
+    /// Whether the source is recorded as it is.
+    pub fn has(&self, source: &PullSource) -> bool {
+        match source {
+            PullSource::Node => self.every_pod,
+            PullSource::Secret(secret) => self.secrets.contains(secret),
+            PullSource::Account(account) => self.accounts.contains(account),
+        }
     }
 
     /// Adds what another record allows. Drops older credentials of the same secrets.
@@ -66,6 +112,11 @@ impl Access {
             self.secrets.retain(|s| !s.is_same_object(&secret));
             if self.secrets.len() < MAX_SECRETS {
                 self.secrets.insert(secret);
+            }
+        }
+        for account in other.accounts {
+            if self.accounts.len() < MAX_SECRETS {
+                self.accounts.insert(account);
             }
         }
     }
