@@ -155,25 +155,37 @@ mod tests {
         PullSecret { namespace: "n".into(), name: text(name), uid: text(uid), digest: text(digest) }
     }
 
+    fn with(secret: PullSecret) -> Access {
+        Access::with(PullSource::Secret(secret))
+    }
+
     #[test]
     fn equal_credentials_and_recorded_secrets_give_access() {
-        let access = Access::with_secret(secret("a", "1", "x"));
-        let matches = |s: PullSecret| access.matching([&s].into_iter()).is_some();
+        let access = with(secret("a", "1", "x"));
+        let matches = |s: PullSecret| access.matching([&PullSource::Secret(s)].into_iter()).is_some();
         assert!(matches(secret("a", "1", "x")));
         assert!(matches(secret("b", "2", "x")), "the same credentials in another secret");
         assert!(matches(secret("a", "1", "y")), "changed credentials");
         assert!(!matches(secret("a", "2", "y")), "another secret of the same name");
-        assert!(Access::default().matching([&secret("a", "1", "x")].into_iter()).is_none());
+        let none = Access::default();
+        assert!(none.matching([&PullSource::Secret(secret("a", "1", "x"))].into_iter()).is_none());
+        // A service account gives access whatever its credentials are, and to no other one.
+        let account =
+            |uid: &str| PullSource::Account(PullAccount { namespace: "n".into(), name: "s".into(), uid: uid.into() });
+        let access = Access::with(account("1"));
+        assert!(access.is_restricted() && access.matching([&account("1")].into_iter()).is_some());
+        assert!(access.matching([&account("2"), &PullSource::Node].into_iter()).is_none());
+        assert!(Access::with(PullSource::Node).every_pod);
     }
 
     #[test]
     fn records_are_merged_and_bounded() {
         let mut access = Access::default();
-        access.merge(Access::with_secret(secret("a", "1", "x")));
-        access.merge(Access::with_secret(secret("a", "1", "y")));
+        access.merge(with(secret("a", "1", "x")));
+        access.merge(with(secret("a", "1", "y")));
         assert_eq!(access.secrets, [secret("a", "1", "y")].into());
         for i in 0..200 {
-            access.merge(Access::with_secret(secret("b", &i.to_string(), "z")));
+            access.merge(with(secret("b", &i.to_string(), "z")));
         }
         assert_eq!((access.secrets.len(), access.every_pod), (MAX_SECRETS, false));
         access.merge(Access::for_every_pod());
