@@ -78,6 +78,8 @@ pub struct Config {
     pub node_name: String,
     /// The address by which other nodes reach this one. None: there is only this node.
     pub node_ip: Option<Ipv4Addr>,
+    /// Whether pods reach addresses outside of the cluster. Those of a node among others always do: so they reach the API server.
+    pub pod_egress: bool,
     /// The addresses of this node's pods.
     pub pod_range: Cidr,
     pub cluster: ClusterNetwork,
@@ -119,8 +121,8 @@ impl Config {
             tunnel: self.node_ip,
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
-            masquerade: self.node_ip.is_some(),
-            forward: self.node_ip.is_some(),
+            masquerade: self.pod_egress || self.node_ip.is_some(),
+            forward: self.pod_egress || self.node_ip.is_some(),
         }
     }
 
@@ -405,6 +407,7 @@ fn recorded(data_dir: &Path) -> Config {
         credential_plugins: node::credentials::Plugins::default(),
         node_name: String::new(),
         node_ip: None,
+        pod_egress: false,
         pod_range: cluster.first(),
         cluster,
         api_port: None,

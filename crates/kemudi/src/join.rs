@@ -158,6 +158,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         credential_plugins,
         node_name: node_name.clone(),
         node_ip: Some(node_ip),
+        pod_egress: true,
         pod_range,
         cluster: ranges,
     };

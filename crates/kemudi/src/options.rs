@@ -95,6 +95,10 @@ pub struct NodeOptions {
     /// Range of the addresses of such nodes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/24", requires = "nodes")]
     pub node_network: network::Cidr,
+    /// Whether pods reach addresses outside of the cluster, by the address of this machine. This enables forwarding of packets between
+    /// its devices (`net.ipv4.ip_forward`).
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub pod_egress: bool,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
 }

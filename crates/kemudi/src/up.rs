@@ -124,7 +124,7 @@ pub fn block_on(command: impl Future<Output = Result<(), control_plane::Error>>)
 pub enum Local {
     None,
     /// One node in this process.
-    Node(KubeletOptions),
+    Node(NodeOptions),
     /// Nodes in processes and network namespaces of their own.
     Nodes(NodeOptions),
 }
@@ -138,7 +138,7 @@ pub fn up(options: Options) -> Result<(), Error> {
     let local = match node {
         NodeOptions { disable_agent: true, .. } => Local::None,
         NodeOptions { nodes: Some(_), .. } => Local::Nodes(node),
-        NodeOptions { kubelet, .. } => Local::Node(kubelet),
+        node => Local::Node(node),
     };
     serve(server, local)
 }
@@ -255,14 +255,12 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Machine::check(o, cluster)?;
     }
     let configuration = match &local {
-        Local::Node(o) => o.configuration()?,
-        Local::Nodes(o) => o.kubelet.configuration()?,
+        Local::Node(o) | Local::Nodes(o) => o.kubelet.configuration()?,
         Local::None => KubeletConfiguration::default(),
     };
     let credential_plugins = match &local {
-        Local::Node(o) => o.credential_plugins()?,
-        // The agents read them again. An error is reported before anything is started.
-        Local::Nodes(o) => o.kubelet.credential_plugins()?,
+        // The agents of several nodes read them again. An error is reported before anything is started.
+        Local::Node(o) | Local::Nodes(o) => o.kubelet.credential_plugins()?,
         Local::None => node::credentials::Plugins::default(),
     };
     let sysctls = match &local {
@@ -270,7 +268,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::None => node::Allowlist::default(),
     };
     let node_name = match &local {
-        Local::Node(o) => o.node_name()?,
+        Local::Node(o) => o.kubelet.node_name()?,
         _ => String::new(),
     };
     if has_node {
@@ -310,10 +308,11 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 data_dir: options.data_dir.clone(),
                 sysctls,
                 configuration,
-                registries: o.registries.clone(),
+                registries: o.kubelet.registries.clone(),
                 credential_plugins,
                 node_name,
-                node_ip: o.node_ip,
+                node_ip: o.kubelet.node_ip,
+                pod_egress: o.pod_egress,
                 pod_range: cluster.first(),
                 cluster,
             };
