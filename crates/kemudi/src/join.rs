@@ -154,6 +154,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         sysctls,
         configuration,
         registries: options.kubelet.registries.clone(),
+        kubelet_root: options.kubelet.root_dir.clone(),
         node_name: node_name.clone(),
         node_ip: Some(node_ip),
         pod_range,

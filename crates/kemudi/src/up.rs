@@ -303,6 +303,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 sysctls,
                 configuration,
                 registries: o.registries.clone(),
+                kubelet_root: o.root_dir.clone(),
                 node_name,
                 node_ip: o.node_ip,
                 pod_range: cluster.first(),

@@ -6,13 +6,14 @@
 //! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
 //! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins, storage drivers.
+//! Left out: device plugins.
 
 mod admission;
 mod agent;
 mod claims;
 pub mod configuration;
 mod counts;
+mod csi;
 pub mod demo;
 mod dispatch;
 mod env;
@@ -24,6 +25,7 @@ mod objects;
 mod options;
 mod orphans;
 mod peers;
+mod plugin_types;
 pub mod pod;
 mod probe;
 mod provisioner;
