@@ -75,6 +75,8 @@ pub struct Config {
     pub registries: Option<PathBuf>,
     /// The programs that return credentials for images.
     pub credential_plugins: node::credentials::Plugins,
+    /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
+    pub kubelet_root: PathBuf,
     pub node_name: String,
     /// The address by which other nodes reach this one. None: there is only this node.
     pub node_ip: Option<Ipv4Addr>,
@@ -198,6 +200,32 @@ async fn remove_leftovers(embedded: &Embedded, puller: &Puller) {
     }
 }
 
+/// Makes mounts below the directory visible to pods that request it (`mountPropagation`), and mounts of such pods to the node, whatever
+/// the machine does with its own mounts. A failure is logged: drivers in pods cannot mount volumes then.
+fn share_mounts(directory: &Path) {
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::warn!("sharing mounts with pods failed: {error}; drivers that run in pods cannot mount volumes");
+    };
+    match runtime::beneath::is_mount_point(directory) {
+        Ok(true) => {}
+        Ok(false) => match runtime::beneath::mounts_below(directory) {
+            Ok(below) if below.is_empty() => {
+                if let Err(e) = runtime::beneath::bind_to_itself(directory) {
+                    return failed(&e);
+                }
+            }
+            Ok(_) => {
+                return failed(&"volumes of pods of an earlier release are mounted; it works after they have ended");
+            }
+            Err(e) => return failed(&e),
+        },
+        Err(e) => return failed(&e),
+    }
+    if let Err(e) = runtime::beneath::share(directory) {
+        failed(&e);
+    }
+}
+
 /// Starts the services of the node: its agent on the threads of `runtime`, the API of the agent, the service proxy and the DNS server.
 pub async fn start(
     config: &Config,
@@ -248,7 +276,9 @@ pub async fn start(
         .collect();
     let node_ip = config.node_ip.unwrap_or(gateway);
     // The path is in volumes, and only a volume with this very path is removed.
-    let volumes = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?.join("volumes");
+    let data_dir = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?;
+    share_mounts(&data_dir);
+    let volumes = data_dir.join("volumes");
     let gate = network.gate();
     gate.close();
     let agent = Agent::new(node::Options {
@@ -263,6 +293,7 @@ pub async fn start(
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
+        kubelet_root: config.kubelet_root.clone(),
         log_dir,
         dns: dns(&config.configuration, config.cluster.dns),
         pod_cidr: Some(config.pod_range.to_string()),
@@ -405,6 +436,7 @@ fn recorded(data_dir: &Path) -> Config {
         configuration: KubeletConfiguration::default(),
         registries: None,
         credential_plugins: node::credentials::Plugins::default(),
+        kubelet_root: plugins::KubeletRoot::USUAL.into(),
         node_name: String::new(),
         node_ip: None,
         pod_egress: false,

@@ -156,6 +156,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         configuration,
         registries: options.kubelet.registries.clone(),
         credential_plugins,
+        kubelet_root: options.kubelet.root_dir.clone(),
         node_name: node_name.clone(),
         node_ip: Some(node_ip),
         pod_egress: true,

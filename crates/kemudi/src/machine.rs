@@ -190,6 +190,8 @@ fn name(number: u32) -> String {
 fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
     let registries = kubelet.registries.clone().unwrap_or_else(|| data_dir.join(agent::REGISTRIES));
     let mut flags = vec!["--registries".into(), registries.into_os_string()];
+    flags.push("--root-dir".into());
+    flags.push((&kubelet.root_dir).into());
     if let Some(path) = &kubelet.kubelet_config {
         flags.push("--kubelet-config".into());
         flags.push(path.into());

@@ -136,6 +136,10 @@ pub struct KubeletOptions {
     /// Directory of these programs.
     #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
     pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// Path by which pods and plugins know the kubelet's directory, as in manifests of CSI drivers. A hostPath volume below it is a
+    /// part of this node's own directory.
+    #[arg(long, value_name = "PATH", default_value = plugins::KubeletRoot::USUAL)]
+    pub root_dir: PathBuf,
     /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]

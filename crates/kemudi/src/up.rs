@@ -310,6 +310,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 configuration,
                 registries: o.kubelet.registries.clone(),
                 credential_plugins,
+                kubelet_root: o.kubelet.root_dir.clone(),
                 node_name,
                 node_ip: o.kubelet.node_ip,
                 pod_egress: o.pod_egress,

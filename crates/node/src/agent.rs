@@ -7,6 +7,7 @@ use std::sync::Arc;
 use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
+use plugins::KubeletRoot;
 use runtime::Resources;
 use supervisor::blocking;
 use supervisor::panics::restarted;
@@ -15,6 +16,8 @@ use crate::admission::Admission;
 use crate::claims::ClaimReader;
 use crate::counts::Known;
 use crate::credentials::Providers;
+use crate::csi::Csi;
+use crate::csi::cluster::ApiCluster;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;
 use crate::image_gc;
@@ -29,7 +32,7 @@ use crate::shared::Shared;
 use crate::shutdown;
 use crate::static_pods::{self, StaticPodSource, mirror};
 use crate::volumes::token::TokenRequests;
-use crate::volumes::{Memory, Volumes};
+use crate::volumes::{Memory, Plugins, Volumes};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -95,6 +98,14 @@ impl Agent {
         }
         let tokens = Arc::new(TokenRequests::new(client.clone(), options.clock.clone()));
         let (plugins, accounts) = (options.credential_plugins.clone(), Arc::new(client.clone()));
+        let node = informers.informer::<Whole>(
+            &ApiResource::typed::<Node>(),
+            &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
+        );
+        let root = KubeletRoot { path: options.data_dir.clone(), shown_as: options.kubelet_root.clone() };
+        let cluster =
+            Arc::new(ApiCluster::new(client.clone(), options.node_name.clone(), recorder.clone(), node.clone()));
+        let csi = Arc::new(Csi::new(root.clone(), &options.node_name, cluster.clone()));
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
             objects: Arc::new(Objects::new(informers.clone(), changed)),
@@ -108,7 +119,8 @@ impl Agent {
                 // An eighth of the machine's memory, since most of the files are in memory.
                 usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
                 Arc::new(ClaimReader { client: client.clone(), node_name: options.node_name.clone() }),
-            ),
+            )
+            .with_plugins(Plugins { root: root.clone(), csi: csi.clone() }),
             users: Arc::new(users),
             services: informers.typed::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),
@@ -129,10 +141,6 @@ impl Agent {
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
         *known.pods.write() = Some(pods.clone());
-        let node = informers.informer::<Whole>(
-            &ApiResource::typed::<Node>(),
-            &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
-        );
         let work = async {
             tokio::join!(
                 restarted("node status", || reporter.run()),
@@ -143,6 +151,8 @@ impl Agent {
                 dispatch(shared, pods, node.clone(), own_node, wakes.clone()),
                 shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
                 follow_manifests(&options, &known),
+                restarted("plugins", || crate::plugin_types::follow(&root, &csi)),
+                restarted("CSINode", || crate::plugin_types::keep_csi_node(&cluster, &csi, &node, &options.node_name)),
                 restarted("mirror pods", || {
                     let (client, name) = (options.client.clone(), options.node_name.clone());
                     mirror::run(client, name, node.clone(), known.static_pods.clone())

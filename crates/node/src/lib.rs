@@ -6,7 +6,7 @@
 //! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
 //! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins, storage drivers.
+//! Left out: device plugins.
 
 mod admission;
 mod agent;
@@ -14,6 +14,7 @@ mod claims;
 pub mod configuration;
 mod counts;
 pub mod credentials;
+mod csi;
 pub mod demo;
 mod dispatch;
 mod env;
@@ -25,6 +26,7 @@ mod objects;
 mod options;
 mod orphans;
 mod peers;
+mod plugin_types;
 pub mod pod;
 mod probe;
 mod provisioner;

@@ -31,8 +31,10 @@ pub struct Options {
     pub network: Option<PodNetwork>,
     /// The network namespace of the node, if it is not that of the process.
     pub node_namespace: Option<PathBuf>,
-    /// The directory of pods and volumes.
+    /// The directory of pods, volumes and plugins: an absolute path without links.
     pub data_dir: PathBuf,
+    /// The path by which pods and plugins know that directory (`/var/lib/kubelet`).
+    pub kubelet_root: PathBuf,
     pub log_dir: PathBuf,
     pub dns: DnsOptions,
     /// `spec.podCIDR` of a node that registers.

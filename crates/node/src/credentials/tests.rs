@@ -32,8 +32,10 @@ impl Accounts for Fake {
 
 #[async_trait::async_trait]
 impl Tokens for Fake {
-    async fn token(&self, pod: &Pod, audience: Option<&str>, _: Option<i64>) -> Result<String, token::Error> {
-        Ok(format!("token-of-{}-for-{}", pod.metadata.name.clone().unwrap_or_default(), audience.unwrap_or_default()))
+    async fn issue(&self, pod: &Pod, audience: Option<&str>, _: Option<i64>) -> Result<token::Issued, token::Error> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let token = format!("token-of-{name}-for-{}", audience.unwrap_or_default());
+        Ok(token::Issued { token, expires: Timestamp::MAX })
     }
 }
 

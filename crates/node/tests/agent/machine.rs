@@ -132,6 +132,7 @@ impl Machine {
             network: Some(network),
             node_namespace: Some(self.node.clone()),
             data_dir: self.directory.path().to_owned(),
+            kubelet_root: "/var/lib/kubelet".into(),
             log_dir: self.directory.path().join("logs"),
             credential_plugins: node::credentials::Plugins::default(),
             dns: DnsOptions {
