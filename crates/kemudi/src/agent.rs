@@ -11,7 +11,7 @@ use network::policies::{Options as PolicyOptions, PolicyRules};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
-use node::{Agent, Allowlist, DnsOptions};
+use node::{Agent, Allowlist, DnsOptions, MachineObserver};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
@@ -247,13 +247,21 @@ pub async fn start(
     let volumes = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?.join("volumes");
     let gate = network.gate();
     gate.close();
+    let host: Arc<dyn node::Host> = Arc::new(embedded);
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
         node_ip,
         hostname: config.node_name.clone(),
         runtime: containers,
-        host: Arc::new(embedded),
+        observer: Arc::new(MachineObserver::new(
+            data_dir.clone(),
+            &config.data_dir.join("runtime"),
+            config.configuration.reserved("memory"),
+            host.clone(),
+        )),
+        topology: Arc::new(node::Sysfs::default()),
+        host,
         puller,
         network: Some(network.clone()),
         node_namespace: None,

@@ -12,11 +12,13 @@ use supervisor::blocking;
 use supervisor::panics::restarted;
 
 use crate::admission::Admission;
+use crate::affinity::{self, Managers};
 use crate::claims::ClaimReader;
 use crate::counts::Known;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;
-use crate::image_gc;
+use crate::eviction;
+use crate::image_gc::ImageCollector;
 use crate::node::{Capacity, Reporter, regarding};
 use crate::objects::{Objects, Whole};
 use crate::options::Options;
@@ -38,6 +40,9 @@ pub enum Error {
     Runtime(#[from] runtime::Error),
     #[error("network: {0}")]
     Network(#[from] network::Error),
+    /// The managers of processors, memory and topology cannot start.
+    #[error("{0}")]
+    Managers(String),
     #[error("user namespaces of pods: {0}")]
     Users(#[from] crate::pod::users::Error),
 }
@@ -66,10 +71,12 @@ impl Agent {
     async fn work(self: Arc<Self>, shutdown: Shutdown) -> Result<(), Error> {
         let (options, known) = (self.options.clone(), self.known.clone());
         let machine = options.clone();
-        let (capacity, users) = blocking(move || {
+        let (capacity, users, managers) = blocking(move || {
             let capacity = Capacity::read(&machine.data_dir, &machine.configuration).map_err(Error::Capacity)?;
             set_up_cgroups(&machine);
-            Ok::<_, Error>((capacity, Users::open(machine.data_dir.join("pods"))?))
+            let managers = Managers::open(&machine.configuration, machine.data_dir.clone(), &*machine.topology);
+            let users = Users::open(machine.data_dir.join("pods"))?;
+            Ok::<_, Error>((capacity, users, Arc::new(managers.map_err(Error::Managers)?)))
         })
         .await?;
         let client = options.client.clone();
@@ -111,6 +118,7 @@ impl Agent {
             starts: Starts::new(capacity.cpus as usize),
             lookups: Arc::new(Lookups::new(Names::MAX)),
             admission,
+            managers: managers.clone(),
             client,
             dirty,
             known: known.clone(),
@@ -128,14 +136,21 @@ impl Agent {
             &ApiResource::typed::<Node>(),
             &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
         );
+        let images = Arc::new(ImageCollector::new(options.clone()));
         let work = async {
             tokio::join!(
                 restarted("node status", || reporter.run()),
                 restarted("image garbage collection", || {
-                    image_gc::run(options.clone(), recorder.clone(), regarding(&options.node_name))
+                    let (images, recorder, node) = (images.clone(), recorder.clone(), regarding(&options.node_name));
+                    async move { images.run(recorder, node).await }
                 }),
+                restarted("CPUs of containers", || {
+                    let period = options.configuration.cpu_manager_reconcile_period.get();
+                    affinity::run(managers.clone(), options.runtime.clone(), period)
+                }),
+                restarted("eviction", || eviction::run(shared.clone(), images.clone(), wakes.clone())),
                 listen(events, wakes.clone(), &*options.runtime),
-                dispatch(shared, pods, node.clone(), own_node, wakes.clone()),
+                dispatch(shared.clone(), pods, node.clone(), own_node, wakes.clone()),
                 shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
                 follow_manifests(&options, &known),
                 restarted("mirror pods", || {

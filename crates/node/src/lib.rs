@@ -9,6 +9,7 @@
 //! Left out: device plugins, storage drivers.
 
 mod admission;
+mod affinity;
 mod agent;
 mod claims;
 pub mod configuration;
@@ -16,6 +17,7 @@ mod counts;
 pub mod demo;
 mod dispatch;
 mod env;
+mod eviction;
 mod fields;
 mod image_gc;
 pub mod join;
@@ -35,7 +37,10 @@ mod spdy;
 mod static_pods;
 mod volumes;
 
+pub use affinity::{Sysfs, TopologySource};
 pub use agent::{Agent, Error};
+pub use configuration::Signal;
+pub use eviction::{Layout, MachineObserver, NodeObserver, Observation, Observations};
 pub use options::{Host, Options, SeccompDefault};
 pub use peers::{NodeNetwork, follow_peers};
 pub use pod::files::DnsOptions;

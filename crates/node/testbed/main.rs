@@ -7,10 +7,33 @@ fn main() -> ExitCode {
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.split_first() {
-        Some((first, rest)) if first == "demo-app" => node::demo::main(rest),
+        Some((first, rest)) if first == "demo-app" => match rest {
+            [command, path, mib] if command == "fill" => fill(path, mib),
+            [command] if command == "ignore-signals" => wait(),
+            _ => node::demo::main(rest),
+        },
         _ => {
             eprintln!("started by tests only");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Writes a file of this many MiB, and stays.
+fn fill(path: &str, mib: &str) -> ExitCode {
+    let size = mib.parse::<usize>().unwrap_or(0) << 20;
+    match std::fs::write(path, vec![1; size]) {
+        Ok(()) => wait(),
+        Err(error) => {
+            eprintln!("{path}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Stays for ever. The first process of a container gets no signals that it does not handle.
+fn wait() -> ExitCode {
+    loop {
+        std::thread::park();
     }
 }

@@ -19,10 +19,7 @@ use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use super::totals;
-use crate::admission::PREEMPTING;
-use crate::pod::local_storage::EVICTED;
 use crate::resources::{is_sidecar, qos};
-use crate::shutdown::TERMINATED;
 
 /// Why a container waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +51,8 @@ pub struct Facts<'a> {
     pub now: Timestamp,
     /// Why the agent ended the pod (`DeadlineExceeded`, `Evicted`), with the message.
     pub failed: Option<(&'a str, &'a str)>,
+    /// The message of the condition `DisruptionTarget`, if the agent ended the pod for the sake of the node.
+    pub disruption: Option<&'a str>,
     /// The pod has ended: nothing of it runs or will run.
     pub has_ended: bool,
     pub details: Details,
@@ -475,13 +474,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         condition(CONDITIONS[3], containers),
         condition(CONDITIONS[4], Verdict::yes()),
     ];
-    let disruption = facts.failed.and_then(|(reason, message)| match reason {
-        _ if reason == PREEMPTING.0 => Some("Pod was preempted by Kubelet to accommodate a critical pod."),
-        _ if reason == TERMINATED.0 => Some(message),
-        EVICTED => Some(message),
-        _ => None,
-    });
-    if let Some(message) = disruption {
+    if let Some(message) = facts.disruption {
         let message = Some(message.to_owned());
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
         conditions.push(condition("DisruptionTarget", verdict));

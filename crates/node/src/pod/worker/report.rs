@@ -61,7 +61,8 @@ impl Worker {
             pod_ip: ip.as_deref(),
             host_ip: &host_ip,
             now: self.now(),
-            failed: self.failed.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
+            failed: self.failed.as_ref().map(|f| (f.reason.as_str(), f.message.as_str())),
+            disruption: self.failed.as_ref().and_then(|f| f.disruption.as_deref()),
             has_ended,
             details: self.details,
         });

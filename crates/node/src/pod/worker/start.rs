@@ -164,7 +164,8 @@ impl Worker {
                 host: security::Host::read(options),
             })
         });
-        let config = config.await.map_err(|e| (CONFIG, e.to_string()))?;
+        let mut config = config.await.map_err(|e| (CONFIG, e.to_string()))?;
+        self.shared.managers.apply(&self.uid, &spec.name, &mut config.resources);
         match options.runtime.create_container(sandbox, config).await {
             Ok(id) => {
                 self.event(Some(&spec.name), Severity::Normal, "Created", "Container created");
