@@ -266,6 +266,8 @@ pub async fn start(
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
+        kubelet_root: "/var/lib/kubelet".into(),
+        cdi_directories: node::CDI_DIRECTORIES.map(PathBuf::from).into(),
         log_dir,
         dns: dns(&config.configuration, config.cluster.dns),
         pod_cidr: Some(config.pod_range.to_string()),

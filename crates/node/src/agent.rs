@@ -7,6 +7,8 @@ use std::sync::Arc;
 use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
+use plugins::KubeletRoot;
+use plugins::api::registration::DEVICE_PLUGIN;
 use runtime::Resources;
 use supervisor::blocking;
 use supervisor::panics::restarted;
@@ -15,6 +17,7 @@ use crate::admission::Admission;
 use crate::affinity::{self, Managers};
 use crate::claims::ClaimReader;
 use crate::counts::Known;
+use crate::devices;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;
 use crate::eviction;
@@ -22,8 +25,10 @@ use crate::image_gc::ImageCollector;
 use crate::node::{Capacity, Reporter, regarding};
 use crate::objects::{Objects, Whole};
 use crate::options::Options;
+use crate::plugin_types;
 use crate::pod::starts::Starts;
 use crate::pod::users::Users;
+use crate::pod_resources;
 use crate::probe::Names;
 use crate::server::Handle;
 use crate::shared::Shared;
@@ -70,11 +75,17 @@ impl Agent {
 
     async fn work(self: Arc<Self>, shutdown: Shutdown) -> Result<(), Error> {
         let (options, known) = (self.options.clone(), self.known.clone());
-        let machine = options.clone();
+        let wakes: Wakes = Arc::default();
+        let root = KubeletRoot { path: options.data_dir.clone(), shown_as: options.kubelet_root.clone() };
+        let (machine, own_root) = (options.clone(), root.clone());
+        let woken = {
+            let wakes = wakes.clone();
+            Arc::new(move |uid: &str| wake(&wakes, uid))
+        };
         let (capacity, users, managers) = blocking(move || {
             let capacity = Capacity::read(&machine.data_dir, &machine.configuration).map_err(Error::Capacity)?;
             set_up_cgroups(&machine);
-            let managers = Managers::open(&machine.configuration, machine.data_dir.clone(), &*machine.topology);
+            let managers = Managers::open(&machine.configuration, own_root, &*machine.topology, woken);
             let users = Users::open(machine.data_dir.join("pods"))?;
             Ok::<_, Error>((capacity, users, Arc::new(managers.map_err(Error::Managers)?)))
         })
@@ -83,7 +94,6 @@ impl Agent {
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
         let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());
         let informers = Informers::new(client.clone(), options.rng.clone(), shutdown.clone());
-        let wakes: Wakes = Arc::default();
         let dirty: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let admission = {
             let wakes = wakes.clone();
@@ -124,7 +134,8 @@ impl Agent {
             known: known.clone(),
             options: options.clone(),
         });
-        let reporter = Reporter::new(options.clone(), capacity, recorder.clone(), known.clone());
+        let reporter =
+            Reporter::new(options.clone(), capacity, recorder.clone(), known.clone(), managers.devices.clone());
         let (own_node, admission) = (reporter.own_node(), shared.admission.clone());
         let events = options.runtime.subscribe();
         let pods = informers.informer::<Whole>(
@@ -143,6 +154,13 @@ impl Agent {
                 restarted("image garbage collection", || {
                     let (images, recorder, node) = (images.clone(), recorder.clone(), regarding(&options.node_name));
                     async move { images.run(recorder, node).await }
+                }),
+                restarted("device plugins", || devices::run(managers.devices.clone())),
+                restarted("pod resources", || pod_resources::run(root.path.clone(), shared.clone())),
+                restarted("plugins", || {
+                    let devices = devices::Registration(managers.devices.clone());
+                    let handlers = [(DEVICE_PLUGIN, Arc::new(devices) as Arc<dyn plugins::registration::Handler>)];
+                    plugin_types::follow(&root, handlers.into())
                 }),
                 restarted("CPUs of containers", || {
                     let period = options.configuration.cpu_manager_reconcile_period.get();

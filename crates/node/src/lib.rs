@@ -6,15 +6,17 @@
 //! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
 //! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins, storage drivers.
+//! Left out: storage drivers.
 
 mod admission;
 mod affinity;
 mod agent;
+mod cdi;
 mod claims;
 pub mod configuration;
 mod counts;
 pub mod demo;
+mod devices;
 mod dispatch;
 mod env;
 mod eviction;
@@ -26,7 +28,9 @@ mod objects;
 mod options;
 mod orphans;
 mod peers;
+mod plugin_types;
 pub mod pod;
+mod pod_resources;
 mod probe;
 mod provisioner;
 pub mod resources;
@@ -39,6 +43,7 @@ mod volumes;
 
 pub use affinity::{Sysfs, TopologySource};
 pub use agent::{Agent, Error};
+pub use cdi::DIRECTORIES as CDI_DIRECTORIES;
 pub use configuration::Signal;
 pub use eviction::{Layout, MachineObserver, NodeObserver, Observation, Observations};
 pub use options::{Host, Options, SeccompDefault};

@@ -18,6 +18,7 @@ use supervisor::blocking;
 
 use crate::configuration::{KubeletConfiguration, Pressure, Signal};
 use crate::counts::Known;
+use crate::devices::{Amounts, Devices};
 use crate::options::Options;
 use crate::resources::is_extended;
 use crate::shutdown;
@@ -243,11 +244,18 @@ pub struct Reporter {
     capacity: Capacity,
     recorder: Recorder,
     known: Arc<Known>,
+    devices: Arc<Devices>,
 }
 
 impl Reporter {
-    pub fn new(options: Arc<Options>, capacity: Capacity, recorder: Recorder, known: Arc<Known>) -> Self {
-        Self { options, capacity, recorder, known }
+    pub fn new(
+        options: Arc<Options>,
+        capacity: Capacity,
+        recorder: Recorder,
+        known: Arc<Known>,
+        devices: Arc<Devices>,
+    ) -> Self {
+        Self { options, capacity, recorder, known, devices }
     }
 
     /// Registers the node, then keeps its status and lease up to date, for ever.
@@ -281,6 +289,7 @@ impl Reporter {
                 _ = ticks.tick() => {}
                 // Its sender lives as long as this.
                 _ = pressures.changed() => {}
+                () = self.devices.changed.notified() => {}
                 () = self.known.shutdown.requested(), if !shuts_down => shuts_down = true,
             }
             self.known.beat();
@@ -381,8 +390,12 @@ impl Reporter {
 
     /// The current status, with the transition times of `before` where nothing changed.
     async fn status(&self, before: &Node) -> Value {
-        let (options, allocatable, capacity) =
-            (self.options.clone(), self.allocatable(before), self.capacity.capacity());
+        let Amounts { capacity: devices, allocatable: healthy } = self.devices.amounts();
+        let amounts = |all: BTreeMap<String, usize>| all.into_iter().map(|(name, n)| (name, n.to_string()));
+        let (mut capacity, mut allocatable) = (self.capacity.capacity(), self.allocatable(before));
+        capacity.extend(amounts(devices));
+        allocatable.extend(amounts(healthy).map(|(name, n)| (name, Value::from(n))));
+        let options = self.options.clone();
         let old = before.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
         let (pressures, shuts_down) = (self.known.evictions.pressures(), self.known.shutdown.is_active());
         blocking(move || status(&options, capacity, allocatable, &old, &pressures, shuts_down)).await

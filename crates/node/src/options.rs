@@ -39,6 +39,10 @@ pub struct Options {
     pub node_namespace: Option<PathBuf>,
     /// The directory of pods and volumes.
     pub data_dir: PathBuf,
+    /// The path by which pods and plugins know that directory (`/var/lib/kubelet`).
+    pub kubelet_root: PathBuf,
+    /// The directories of specifications of CDI devices; a later one wins.
+    pub cdi_directories: Vec<PathBuf>,
     pub log_dir: PathBuf,
     pub dns: DnsOptions,
     /// `spec.podCIDR` of a node that registers.

@@ -10,6 +10,7 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == "demo-app" => match rest {
             [command, path, mib] if command == "fill" => fill(path, mib),
             [command] if command == "ignore-signals" => wait(),
+            [command, device, variable] if command == "use-device" => use_device(device, variable),
             _ => node::demo::main(rest),
         },
         _ => {
@@ -35,5 +36,20 @@ fn fill(path: &str, mib: &str) -> ExitCode {
 fn wait() -> ExitCode {
     loop {
         std::thread::park();
+    }
+}
+
+/// Stays if a device can be read and an environment variable has a value.
+fn use_device(device: &str, variable: &str) -> ExitCode {
+    use std::io::Read;
+    let mut byte = [0];
+    let read = std::fs::File::open(device).and_then(|mut file| file.read_exact(&mut byte));
+    let value = std::env::var(variable).unwrap_or_default();
+    match (read, value.is_empty()) {
+        (Ok(()), false) => wait(),
+        (read, _) => {
+            eprintln!("{device}: {read:?}, {variable}={value}");
+            ExitCode::FAILURE
+        }
     }
 }

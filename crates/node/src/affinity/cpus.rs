@@ -195,7 +195,6 @@ impl StaticCpus {
     }
 
     /// The processors that containers may have for themselves.
-    #[cfg(test)]
     pub fn allocatable(&self) -> CpuSet {
         self.topology.all().difference(&self.reserved)
     }

@@ -20,7 +20,8 @@ fn open(directory: &std::path::Path, more: Value) -> Result<Managers, String> {
     fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let configuration: KubeletConfiguration = serde_json::from_value(fields).unwrap();
     configuration.validate().map_err(|e| e.to_string())?;
-    Managers::open(&configuration, directory.to_owned(), &Fake(machine(2, 1, 4, 1)))
+    let root = KubeletRoot { path: directory.to_owned(), shown_as: KubeletRoot::USUAL.into() };
+    Managers::open(&configuration, root, &Fake(machine(2, 1, 4, 1)), Arc::new(|_| {}))
 }
 
 fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {

@@ -11,7 +11,7 @@
 //! Left out: managers for resources of whole pods (alpha in v1.36).
 
 mod assign;
-mod checkpoint;
+pub(crate) mod checkpoint;
 pub(crate) mod cpus;
 mod cpuset;
 pub(crate) mod hints;
@@ -19,18 +19,21 @@ pub(crate) mod memory;
 pub(crate) mod topology;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
+use plugins::KubeletRoot;
+use plugins::api::devices::{NumaNode, Topology as NumaTopology};
+use plugins::api::pod_resources::ContainerMemory;
 use runtime::{ContainerState, Resources, Runtime};
 use supervisor::blocking;
 use tokio::sync::Notify;
 
 use crate::admission::Rejection;
 use crate::configuration::KubeletConfiguration;
+use crate::devices::{Devices, Wake};
 use crate::pod::container::{CONTAINER_NAME, POD_UID};
 use crate::pod::spec::{containers, text};
 use checkpoint::Checkpoint;
@@ -60,6 +63,8 @@ pub struct Managers {
     allocations: Mutex<Allocations>,
     cpu_checkpoint: Arc<Checkpoint>,
     memory_checkpoint: Arc<Checkpoint>,
+    /// Devices of plugins.
+    pub devices: Arc<Devices>,
     /// Notified when the shared processors have changed.
     changed: Notify,
 }
@@ -69,9 +74,11 @@ impl Managers {
     /// configuration.
     pub fn open(
         configuration: &KubeletConfiguration,
-        directory: PathBuf,
+        root: KubeletRoot,
         source: &dyn TopologySource,
+        wake: Wake,
     ) -> Result<Self, String> {
+        let directory = root.path.clone();
         let cpu_checkpoint =
             Arc::new(Checkpoint::new(directory.join("cpu_manager_state"), "CPU", configuration.cpu_policy()));
         let memory_checkpoint =
@@ -109,29 +116,32 @@ impl Managers {
             allocations: Mutex::new(allocations),
             cpu_checkpoint,
             memory_checkpoint,
+            devices: Arc::new(Devices::open(root, topology.nodes.keys().copied().collect(), wake)),
             changed: Notify::new(),
         })
     }
 
-    /// Allocates processors and memory for a new pod. Rejects it, and allocates nothing, if that is not possible.
+    /// Allocates processors, memory and devices for a new pod. Rejects it, and allocates nothing, if that is not possible.
     pub async fn admit(&self, pod: &Pod) -> Result<(), Rejection> {
-        let result = self.allocate(pod);
+        let result = self.allocate(pod).await;
         if result.is_err() {
-            self.take_back(&[text(&pod.metadata.uid)]);
+            self.release(text(&pod.metadata.uid)).await;
         }
         self.save().await;
         result
     }
 
-    fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
+    async fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
         let Some(spec) = &pod.spec else { return Ok(()) };
-        let mut all = self.allocations.lock();
-        let rejected = || Rejection::new(TOPOLOGY.0, TOPOLOGY.1);
+        let merged = |hints: Vec<Hints>| {
+            let merged = self.policy.merge(&hints);
+            Some(merged.hint).filter(|_| merged.admitted).ok_or_else(|| Rejection::new(TOPOLOGY.0, TOPOLOGY.1))
+        };
         let pod_hint = match (self.policy.policy, self.policy.scope) {
             (Policy::None, _) => Some(Hint { nodes: None, preferred: false }),
             (_, Scope::Pod) => {
-                let merged = self.policy.merge(&all.pod_hints(pod));
-                Some(merged.hint).filter(|_| merged.admitted).map(Some).ok_or_else(rejected)?
+                let devices = self.devices.pod_hints(pod);
+                Some(merged([devices].into_iter().chain(self.allocations.lock().pod_hints(pod)).collect())?)
             }
             (_, Scope::Container) => None,
         };
@@ -139,14 +149,12 @@ impl Managers {
             let hint = match pod_hint {
                 Some(hint) => hint,
                 None => {
-                    let merged = self.policy.merge(&all.hints(pod, container));
-                    if !merged.admitted {
-                        return Err(rejected());
-                    }
-                    merged.hint
+                    let devices = self.devices.hints(pod, container);
+                    merged([devices].into_iter().chain(self.allocations.lock().hints(pod, container)).collect())?
                 }
             };
-            if all.allocate(pod, container, hint)? {
+            self.devices.allocate(pod, container, hint.nodes).await.map_err(unexpected)?;
+            if self.allocations.lock().allocate(pod, container, hint)? {
                 self.changed.notify_one();
             }
         }
@@ -155,6 +163,7 @@ impl Managers {
 
     /// Returns what a pod had that has ended.
     pub async fn release(&self, uid: &str) {
+        self.devices.release(uid).await;
         if self.take_back(&[uid]) {
             self.save().await;
         }
@@ -162,6 +171,7 @@ impl Managers {
 
     /// Returns what all pods but these had, which ended while the agent did not run.
     pub async fn retain(&self, uids: &BTreeSet<String>) {
+        self.devices.retain(uids).await;
         let gone: Vec<String> = {
             let all = self.allocations.lock();
             let cpus = all.cpus.iter().flat_map(|c| c.pods());
@@ -243,9 +253,40 @@ impl Managers {
         self.allocations.lock().cpus.as_ref().map(|c| c.cpus(uid, container).clone())
     }
 
+    /// The exclusive processors of a container, for the API of pod resources.
+    pub fn exclusive_cpus(&self, uid: &str, container: &str) -> Vec<i64> {
+        let all = self.allocations.lock();
+        let cpus = all.cpus.as_ref().and_then(|c| c.exclusive(uid, container));
+        cpus.into_iter().flat_map(CpuSet::iter).map(i64::from).collect()
+    }
+
+    /// The memory of a container, for the API of pod resources.
+    pub fn memory(&self, uid: &str, container: &str) -> Vec<ContainerMemory> {
+        let all = self.allocations.lock();
+        let blocks = all.memory.as_ref().and_then(|m| m.blocks(uid, container)).into_iter().flatten();
+        blocks.map(|b| container_memory(&b.resource, b.size, &b.numa_affinity)).collect()
+    }
+
+    /// The processors and the memory that containers may get.
+    pub fn allocatable(&self) -> (Vec<i64>, Vec<ContainerMemory>) {
+        let all = self.allocations.lock();
+        let cpus = all.cpus.iter().flat_map(|c| c.allocatable().iter().map(i64::from).collect::<Vec<_>>()).collect();
+        let nodes = all.memory.iter().flat_map(|m| &m.state().machine_state);
+        let of_node = |(id, node): (&u32, &memory::NodeState)| -> Vec<ContainerMemory> {
+            let some = node.memory_map.iter().filter(|(_, t)| t.allocatable > 0);
+            some.map(|(name, t)| container_memory(name, t.allocatable, &[*id])).collect()
+        };
+        (cpus, nodes.flat_map(of_node).collect())
+    }
+
     fn manages_cpus(&self) -> bool {
         self.allocations.lock().cpus.is_some()
     }
+}
+
+fn container_memory(resource: &str, size: u64, nodes: &[u32]) -> ContainerMemory {
+    let nodes = nodes.iter().map(|n| NumaNode { id: i64::from(*n) }).collect();
+    ContainerMemory { memory_type: resource.to_owned(), size, topology: Some(NumaTopology { nodes }) }
 }
 
 impl Allocations {

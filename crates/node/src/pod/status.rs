@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState as State, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodStatus,
-    ResourceRequirements, VolumeMount, VolumeMountStatus,
+    ResourceRequirements, ResourceStatus, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
@@ -43,6 +43,8 @@ pub struct Facts<'a> {
     pub health: &'a BTreeMap<String, Health>,
     /// Ids of the containers that the agent has killed so that they start again.
     pub killed: &'a BTreeSet<String>,
+    /// The health of devices, by name of the container.
+    pub devices: &'a BTreeMap<String, Vec<ResourceStatus>>,
     /// Termination messages by container id.
     pub messages: &'a BTreeMap<String, String>,
     pub sandbox_ready: bool,
@@ -174,6 +176,7 @@ impl Facts<'_> {
             let actuated = newest.and_then(|c| self.actuated.get(&c.id));
             out.resources = Some(actuated.cloned().unwrap_or(resources));
             out.volume_mounts = mounts(s.volume_mounts.as_ref());
+            out.allocated_resources_status = self.devices.get(name).cloned().filter(|all| !all.is_empty());
         }
         let waiting = self.waiting.get(name);
         let Some(c) = newest else {

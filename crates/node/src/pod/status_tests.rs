@@ -56,6 +56,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
         now: Timestamp::from_second(300).unwrap(),
         failed: None,
         disruption: None,
+        devices: &BTreeMap::new(),
         has_ended,
         details: Details::All,
     })

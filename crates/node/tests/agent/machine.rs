@@ -152,6 +152,8 @@ impl Machine {
             network: Some(network),
             node_namespace: Some(self.node.clone()),
             data_dir: self.data_dir(),
+            kubelet_root: "/var/lib/kubelet".into(),
+            cdi_directories: vec![self.directory.path().join("cdi")],
             log_dir: self.directory.path().join("logs"),
             dns: DnsOptions {
                 servers: vec!["10.202.0.10".into()],

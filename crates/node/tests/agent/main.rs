@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod affinity;
+mod device_plugins;
 mod evictions;
 mod fake;
 mod images;
