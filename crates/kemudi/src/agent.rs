@@ -11,7 +11,7 @@ use network::policies::{Options as PolicyOptions, PolicyRules};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
-use node::{Agent, Allowlist, DnsOptions};
+use node::{Agent, Allowlist, DnsOptions, MachineObserver};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
@@ -281,19 +281,28 @@ pub async fn start(
     let volumes = data_dir.join("volumes");
     let gate = network.gate();
     gate.close();
+    let host: Arc<dyn node::Host> = Arc::new(embedded);
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
         node_ip,
         hostname: config.node_name.clone(),
         runtime: containers,
-        host: Arc::new(embedded),
+        observer: Arc::new(MachineObserver::new(
+            data_dir.clone(),
+            &config.data_dir.join("runtime"),
+            config.configuration.reserved("memory"),
+            host.clone(),
+        )),
+        topology: Arc::new(node::Sysfs::default()),
+        host,
         puller,
         credential_plugins: config.credential_plugins.clone(),
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
         kubelet_root: config.kubelet_root.clone(),
+        cdi_directories: node::CDI_DIRECTORIES.map(PathBuf::from).into(),
         log_dir,
         dns: dns(&config.configuration, config.cluster.dns),
         pod_cidr: Some(config.pod_range.to_string()),

@@ -7,6 +7,7 @@ use client::{Client, Informer, Lookups, Recorder};
 use parking_lot::Mutex;
 
 use crate::admission::Admission;
+use crate::affinity::Managers;
 use crate::counts::Known;
 use crate::credentials::Providers;
 use crate::env::ServiceView;
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub lookups: Arc<Lookups>,
     pub known: Arc<Known>,
     pub admission: Arc<Admission>,
+    pub managers: Arc<Managers>,
     pub dirty: Arc<Mutex<BTreeSet<String>>>,
 }
 

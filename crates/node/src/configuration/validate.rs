@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Taint;
 use meta::{Quantity, names};
 
-use super::{GoDuration, KubeletConfiguration, Thresholds};
+use super::{GoDuration, KubeletConfiguration};
 use crate::pod::verification::{POLICIES, Verification};
 
 const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
@@ -97,8 +97,11 @@ pub(super) fn errors(c: &KubeletConfiguration) -> Vec<String> {
     if let Err(why) = log_size(&c.container_log_max_size) {
         check(false, why);
     }
-    if let Err(why) = Thresholds::parse(&c.eviction_hard) {
-        check(false, format!("evictionHard: {why}"));
+    if let Err(why) = c.parse_thresholds() {
+        check(false, why);
+    }
+    for why in c.manager_errors() {
+        check(false, why);
     }
     for (field, reserved) in [("systemReserved", &c.system_reserved), ("kubeReserved", &c.kube_reserved)] {
         for (resource, quantity) in reserved {
