@@ -119,7 +119,6 @@ impl Agent {
             &ApiResource::typed::<Node>(),
             &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
         );
-        let root = KubeletRoot { path: options.data_dir.clone(), shown_as: options.kubelet_root.clone() };
         let cluster =
             Arc::new(ApiCluster::new(client.clone(), options.node_name.clone(), recorder.clone(), node.clone()));
         let csi = Arc::new(Csi::new(root.clone(), &options.node_name, cluster.clone()));
