@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use meta::{Clock, Object};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use supervisor::panics::caught;
@@ -222,15 +223,32 @@ impl Recorder {
         action: &str,
         message: impl Into<String>,
     ) {
-        let mut message = message.into();
+        let annotations = BTreeMap::new();
+        let (reason, action, message) = (reason.into(), action.into(), message.into());
+        self.push(Event { about, related, severity, reason, action, message, annotations, at: self.moment() });
+    }
+
+    /// Records an event with annotations.
+    pub fn annotated(
+        &self,
+        about: Regarding,
+        severity: Severity,
+        reason: &str,
+        message: impl Into<String>,
+        annotations: BTreeMap<String, String>,
+    ) {
+        let (related, action, at) = (None, String::new(), self.moment());
+        let (reason, message) = (reason.into(), message.into());
+        self.push(Event { about, related, severity, reason, action, message, annotations, at });
+    }
+
+    fn push(&self, mut event: Event) {
         // The API's limit.
-        if message.len() > 1024 {
-            let cut = (0..=1021).rev().find(|i| message.is_char_boundary(*i)).unwrap_or(0);
-            message.truncate(cut);
-            message.push_str("...");
+        if event.message.len() > 1024 {
+            let cut = (0..=1021).rev().find(|i| event.message.is_char_boundary(*i)).unwrap_or(0);
+            event.message.truncate(cut);
+            event.message.push_str("...");
         }
-        let (reason, action, at) = (reason.into(), action.into(), self.moment());
-        let event = Event { about, related, severity, reason, action, message, at };
         if self.queue.try_send(event).is_err() {
             tracing::debug!("event dropped: the queue is full");
         }
@@ -301,7 +319,10 @@ fn first(source: &Source, send: &Send, namespace: &str) -> Value {
     let t = &send.event;
     // Upstream's names: the object's, and the time in hexadecimal nanoseconds.
     let name = format!("{}.{:x}", t.about.name, t.at.as_nanosecond());
-    let metadata = json!({"name": name, "namespace": namespace});
+    let mut metadata = json!({"name": name, "namespace": namespace});
+    if !t.annotations.is_empty() {
+        metadata["annotations"] = json!(t.annotations);
+    }
     match source {
         Source::Core { component, host } => {
             let time = meta::time::format(t.at);

@@ -11,7 +11,7 @@ use network::policies::{Options as PolicyOptions, PolicyRules};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
-use node::{Agent, Allowlist, DnsOptions};
+use node::{Agent, Allowlist, DnsOptions, MachineObserver};
 use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
@@ -73,11 +73,15 @@ pub struct Config {
     pub configuration: KubeletConfiguration,
     /// The configuration of image registries, if not that of the data directory.
     pub registries: Option<PathBuf>,
+    /// The programs that return credentials for images.
+    pub credential_plugins: node::credentials::Plugins,
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
     pub node_name: String,
     /// The address by which other nodes reach this one. None: there is only this node.
     pub node_ip: Option<Ipv4Addr>,
+    /// Whether pods reach addresses outside of the cluster. Those of a node among others always do: so they reach the API server.
+    pub pod_egress: bool,
     /// The addresses of this node's pods.
     pub pod_range: Cidr,
     pub cluster: ClusterNetwork,
@@ -119,8 +123,8 @@ impl Config {
             tunnel: self.node_ip,
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
-            masquerade: self.node_ip.is_some(),
-            forward: self.node_ip.is_some(),
+            masquerade: self.pod_egress || self.node_ip.is_some(),
+            forward: self.pod_egress || self.node_ip.is_some(),
         }
     }
 
@@ -277,18 +281,28 @@ pub async fn start(
     let volumes = data_dir.join("volumes");
     let gate = network.gate();
     gate.close();
+    let host: Arc<dyn node::Host> = Arc::new(embedded);
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
         node_ip,
         hostname: config.node_name.clone(),
         runtime: containers,
-        host: Arc::new(embedded),
+        observer: Arc::new(MachineObserver::new(
+            data_dir.clone(),
+            &config.data_dir.join("runtime"),
+            config.configuration.reserved("memory"),
+            host.clone(),
+        )),
+        topology: Arc::new(node::Sysfs::default()),
+        host,
         puller,
+        credential_plugins: config.credential_plugins.clone(),
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
         kubelet_root: config.kubelet_root.clone(),
+        cdi_directories: node::CDI_DIRECTORIES.map(PathBuf::from).into(),
         log_dir,
         dns: dns(&config.configuration, config.cluster.dns),
         pod_cidr: Some(config.pod_range.to_string()),
@@ -430,9 +444,11 @@ fn recorded(data_dir: &Path) -> Config {
         sysctls: Allowlist::default(),
         configuration: KubeletConfiguration::default(),
         registries: None,
+        credential_plugins: node::credentials::Plugins::default(),
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
         node_name: String::new(),
         node_ip: None,
+        pod_egress: false,
         pod_range: cluster.first(),
         cluster,
         api_port: None,

@@ -8,23 +8,31 @@ use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source}
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use plugins::KubeletRoot;
+use plugins::api::registration::{CSI_PLUGIN, DEVICE_PLUGIN};
+use plugins::registration::Handler;
 use runtime::Resources;
 use supervisor::blocking;
 use supervisor::panics::restarted;
 
 use crate::admission::Admission;
+use crate::affinity::{self, Managers};
 use crate::claims::ClaimReader;
 use crate::counts::Known;
+use crate::credentials::Providers;
 use crate::csi::Csi;
 use crate::csi::cluster::ApiCluster;
+use crate::devices;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;
-use crate::image_gc;
+use crate::eviction;
+use crate::image_gc::ImageCollector;
 use crate::node::{Capacity, Reporter, regarding};
 use crate::objects::{Objects, Whole};
 use crate::options::Options;
+use crate::plugin_types;
 use crate::pod::starts::Starts;
 use crate::pod::users::Users;
+use crate::pod_resources;
 use crate::probe::Names;
 use crate::server::Handle;
 use crate::shared::Shared;
@@ -41,6 +49,9 @@ pub enum Error {
     Runtime(#[from] runtime::Error),
     #[error("network: {0}")]
     Network(#[from] network::Error),
+    /// The managers of processors, memory and topology cannot start.
+    #[error("{0}")]
+    Managers(String),
     #[error("user namespaces of pods: {0}")]
     Users(#[from] crate::pod::users::Error),
 }
@@ -68,18 +79,25 @@ impl Agent {
 
     async fn work(self: Arc<Self>, shutdown: Shutdown) -> Result<(), Error> {
         let (options, known) = (self.options.clone(), self.known.clone());
-        let machine = options.clone();
-        let (capacity, users) = blocking(move || {
+        let wakes: Wakes = Arc::default();
+        let root = KubeletRoot { path: options.data_dir.clone(), shown_as: options.kubelet_root.clone() };
+        let (machine, own_root) = (options.clone(), root.clone());
+        let woken = {
+            let wakes = wakes.clone();
+            Arc::new(move |uid: &str| wake(&wakes, uid))
+        };
+        let (capacity, users, managers) = blocking(move || {
             let capacity = Capacity::read(&machine.data_dir, &machine.configuration).map_err(Error::Capacity)?;
             set_up_cgroups(&machine);
-            Ok::<_, Error>((capacity, Users::open(machine.data_dir.join("pods"))?))
+            let managers = Managers::open(&machine.configuration, own_root, &*machine.topology, woken);
+            let users = Users::open(machine.data_dir.join("pods"))?;
+            Ok::<_, Error>((capacity, users, Arc::new(managers.map_err(Error::Managers)?)))
         })
         .await?;
         let client = options.client.clone();
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
         let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());
         let informers = Informers::new(client.clone(), options.rng.clone(), shutdown.clone());
-        let wakes: Wakes = Arc::default();
         let dirty: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let admission = {
             let wakes = wakes.clone();
@@ -95,6 +113,8 @@ impl Agent {
         if let Err(error) = blocking(crate::pod::apparmor::load).await {
             tracing::warn!(%error, "loading AppArmor's default profile for containers failed; containers run without it");
         }
+        let tokens = Arc::new(TokenRequests::new(client.clone(), options.clock.clone()));
+        let (plugins, accounts) = (options.credential_plugins.clone(), Arc::new(client.clone()));
         let node = informers.informer::<Whole>(
             &ApiResource::typed::<Node>(),
             &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
@@ -106,7 +126,9 @@ impl Agent {
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
             objects: Arc::new(Objects::new(informers.clone(), changed)),
-            tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
+            credential_providers: Providers::new(plugins, options.clock.clone(), accounts, tokens.clone()),
+            verification: options.configuration.verification(),
+            tokens,
             volumes: Volumes::new(
                 options.data_dir.join("pods"),
                 options.clock.clone(),
@@ -123,12 +145,14 @@ impl Agent {
             starts: Starts::new(capacity.cpus as usize),
             lookups: Arc::new(Lookups::new(Names::MAX)),
             admission,
+            managers: managers.clone(),
             client,
             dirty,
             known: known.clone(),
             options: options.clone(),
         });
-        let reporter = Reporter::new(options.clone(), capacity, recorder.clone(), known.clone());
+        let reporter =
+            Reporter::new(options.clone(), capacity, recorder.clone(), known.clone(), managers.devices.clone());
         let (own_node, admission) = (reporter.own_node(), shared.admission.clone());
         let events = options.runtime.subscribe();
         let pods = informers.informer::<Whole>(
@@ -136,18 +160,34 @@ impl Agent {
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
         *known.pods.write() = Some(pods.clone());
+        let images = Arc::new(ImageCollector::new(options.clone()));
         let work = async {
             tokio::join!(
                 restarted("node status", || reporter.run()),
                 restarted("image garbage collection", || {
-                    image_gc::run(options.clone(), recorder.clone(), regarding(&options.node_name))
+                    let (images, recorder, node) = (images.clone(), recorder.clone(), regarding(&options.node_name));
+                    async move { images.run(recorder, node).await }
                 }),
+                restarted("device plugins", || devices::run(managers.devices.clone())),
+                restarted("pod resources", || pod_resources::run(root.path.clone(), shared.clone())),
+                restarted("plugins", || {
+                    let devices = devices::Registration(managers.devices.clone());
+                    let handlers: [(_, Arc<dyn Handler>); 2] = [
+                        (DEVICE_PLUGIN, Arc::new(devices)),
+                        (CSI_PLUGIN, Arc::new(crate::csi::Registration(csi.clone()))),
+                    ];
+                    plugin_types::follow(&root, handlers.into())
+                }),
+                restarted("CPUs of containers", || {
+                    let period = options.configuration.cpu_manager_reconcile_period.get();
+                    affinity::run(managers.clone(), options.runtime.clone(), period)
+                }),
+                restarted("eviction", || eviction::run(shared.clone(), images.clone(), wakes.clone())),
                 listen(events, wakes.clone(), &*options.runtime),
-                dispatch(shared, pods, node.clone(), own_node, wakes.clone()),
+                dispatch(shared.clone(), pods, node.clone(), own_node, wakes.clone()),
                 shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
                 follow_manifests(&options, &known),
-                restarted("plugins", || crate::plugin_types::follow(&root, &csi)),
-                restarted("CSINode", || crate::plugin_types::keep_csi_node(&cluster, &csi, &node, &options.node_name)),
+                restarted("CSINode", || plugin_types::keep_csi_node(&cluster, &csi, &node, &options.node_name)),
                 restarted("mirror pods", || {
                     let (client, name) = (options.client.clone(), options.node_name.clone());
                     mirror::run(client, name, node.clone(), known.static_pods.clone())

@@ -11,6 +11,7 @@ use metrics::{HealthChecks, Row, Set};
 use runtime::{ContainerState, PodState, Runtime};
 use tokio::time::Instant;
 
+use crate::eviction::Evictions;
 use crate::objects::Whole;
 use crate::pod::probes::Kind;
 use crate::shutdown::Shutdown;
@@ -54,6 +55,8 @@ const REQUEST_SECONDS: Row = Row::histogram(
     SECONDS,
     "Seconds that it took to answer requests.",
 );
+const EVICTIONS: Row =
+    Row::counter("kubelet_evictions", &["eviction_signal"], "Pods that the agent evicted, by the signal of eviction.");
 const AGENT: &[Row] = &[
     NODE_NAME,
     RUNNING_PODS,
@@ -65,6 +68,7 @@ const AGENT: &[Row] = &[
     REQUESTS,
     INFLIGHT,
     REQUEST_SECONDS,
+    EVICTIONS,
 ];
 
 const PROBES: Row = Row::counter(
@@ -103,6 +107,7 @@ pub(crate) struct Known {
     pub pods: RwLock<Option<Informer<Whole>>>,
     pub static_pods: Arc<StaticPods>,
     pub shutdown: Shutdown,
+    pub evictions: Evictions,
     begun: Instant,
     /// When the agent was made, on the monotonic clock.
     started: String,
@@ -122,6 +127,7 @@ impl Known {
             pods: RwLock::default(),
             static_pods: Arc::default(),
             shutdown: Shutdown::default(),
+            evictions: Evictions::default(),
             begun: Instant::now(),
             started: meta::time::format(now),
             beat: AtomicU64::new(0),
@@ -161,6 +167,11 @@ impl Known {
     /// Records the end of a container.
     pub fn container_ended(&self, kind: &str, exit_code: i32, reason: &str) {
         self.agent.counter(&TERMINATED, &[kind, &exit_code.to_string(), reason]).inc();
+    }
+
+    /// Records the eviction of a pod.
+    pub fn evicted(&self, signal: &str) {
+        self.agent.counter(&EVICTIONS, &[signal]).inc();
     }
 
     /// Records the result of a check of `/healthz`.

@@ -135,6 +135,8 @@ pub async fn dispatch(
     workers.update_static(&shared, &wakes).await;
     if static_pods.desired().is_some() {
         remove_orphans(&shared, &pods).await;
+        let manifests = static_pods.desired().unwrap_or_default();
+        shared.managers.retain(&unfinished(&pods, manifests.values())).await;
     } else {
         tracing::warn!("the manifests of static pods cannot be read; what is left of deleted pods stays");
     }
@@ -206,17 +208,34 @@ async fn follow_node(shared: &Arc<Shared>, node: &Informer<Whole>) {
 async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admitted>, Rejection> {
     let (admission, view) = (&shared.admission, &newcomer.view);
     let qos = newcomer.pod.spec.as_ref().map_or(Qos::BestEffort, qos);
-    match (newcomer.is_known(), newcomer.is_ending()) {
+    let admitted = match (newcomer.is_known(), newcomer.is_ending()) {
         (_, true) if view.view.is_terminal() => Ok(None),
         (true, _) => Ok(Some(admission.adopt(view.clone(), qos))),
         (false, true) => Ok(None),
         (false, false) if shared.known.shutdown.is_active() => Err(shutdown::rejection()),
-        (false, false) => match admission.admit(view.clone(), qos) {
-            Err(rejection) if rejection.by_labels && read_node(shared).await => admission.admit(view.clone(), qos),
-            other => other,
+        (false, false) => {
+            match shared.known.evictions.check(view, qos).and_then(|()| admission.admit(view.clone(), qos)) {
+                Err(rejection) if rejection.by_labels && read_node(shared).await => admission.admit(view.clone(), qos),
+                other => other,
+            }
+            .map(Some)
         }
-        .map(Some),
+    }?;
+    if admitted.is_some() && !newcomer.is_known() {
+        shared.managers.admit(&newcomer.pod).await?;
     }
+    Ok(admitted)
+}
+
+/// The UIDs of pods that have not ended.
+fn unfinished<'a>(pods: &Informer<Whole>, manifests: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeSet<String> {
+    let cache = pods.cache();
+    let from_api = cache.entries().filter_map(|entry| {
+        let pod: Pod = entry.decode().ok()?;
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        pod.metadata.uid.filter(|_| !matches!(phase, Some("Succeeded" | "Failed")))
+    });
+    from_api.chain(manifests.filter_map(|p| p.metadata.uid.clone())).collect()
 }
 
 /// Reads the node from the API, where its labels may be newer. Returns whether it could be read.

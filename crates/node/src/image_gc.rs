@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(5 * 60);
 
 /// Why images were not removed. The messages are those of events.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub(crate) enum Error {
     #[error("invalid capacity 0 on image filesystem")]
     NoCapacity,
     #[error(
@@ -156,31 +156,64 @@ fn free(candidates: &[&Image], needed: u64, mut remove: impl FnMut(&str) -> Resu
     if errors.is_empty() { Ok(freed) } else { Err(Error::Deletion { needed, freed, errors }) }
 }
 
-/// Collects the garbage of a node, for ever.
-pub(crate) async fn run(options: Arc<Options>, recorder: Recorder, node: Regarding) {
-    let (mut records, mut has_failed) = (Records::default(), false);
-    let host = options.host.clone();
-    records.update(&blocking(move || host.images()).await, &BTreeSet::new(), options.clock.now());
-    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + PERIOD, PERIOD);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Err(error) = collect(&options, &mut records).await else {
-            has_failed = false;
-            continue;
-        };
-        tracing::warn!(%error, "garbage collection of images failed; the next one is in five minutes");
-        match &error {
-            Error::NoCapacity => recorder.warning(node.clone(), "InvalidDiskCapacity", error.to_string()),
-            Error::Insufficient { .. } => recorder.warning(node.clone(), "FreeDiskSpaceFailed", error.to_string()),
-            _ => {}
-        }
-        // As upstream, a single failure is none to report.
-        if has_failed {
-            recorder.warning(node.clone(), "ImageGCFailed", error.to_string());
-        }
-        has_failed = true;
+/// Collects unused images, when the disk fills up and when the node is under pressure.
+pub(crate) struct ImageCollector {
+    options: Arc<Options>,
+    records: tokio::sync::Mutex<Records>,
+}
+
+impl ImageCollector {
+    pub fn new(options: Arc<Options>) -> Self {
+        Self { options, records: tokio::sync::Mutex::default() }
     }
+
+    /// Collects the garbage of a node, for ever.
+    pub async fn run(&self, recorder: Recorder, node: Regarding) {
+        let mut has_failed = false;
+        let (host, now) = (self.options.host.clone(), self.options.clock.now());
+        let images = blocking(move || host.images()).await;
+        self.records.lock().await.update(&images, &BTreeSet::new(), now);
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + PERIOD, PERIOD);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let result = collect(&self.options, &mut *self.records.lock().await).await;
+            let Err(error) = result else {
+                has_failed = false;
+                continue;
+            };
+            tracing::warn!(%error, "garbage collection of images failed; the next one is in five minutes");
+            match &error {
+                Error::NoCapacity => recorder.warning(node.clone(), "InvalidDiskCapacity", error.to_string()),
+                Error::Insufficient { .. } => recorder.warning(node.clone(), "FreeDiskSpaceFailed", error.to_string()),
+                _ => {}
+            }
+            // As upstream, a single failure is none to report.
+            if has_failed {
+                recorder.warning(node.clone(), "ImageGCFailed", error.to_string());
+            }
+            has_failed = true;
+        }
+    }
+
+    /// Removes all unused images that have the minimum age (upstream `DeleteUnusedImages`).
+    pub async fn delete_unused(&self) -> Result<(), Error> {
+        let mut records = self.records.lock().await;
+        remove_leftovers(&self.options).await;
+        let (images, used, now) = observe(&self.options).await?;
+        records.update(&images, &used, now);
+        let age = self.options.configuration.image_minimum_gc_age.get();
+        let unused = records.candidates(&images, &used, age, now).into_iter().cloned().collect();
+        remove(&self.options, unused, u64::MAX, "the node is under disk pressure").await.map(drop)
+    }
+}
+
+/// The images, the references of those that containers use, and the time.
+async fn observe(options: &Arc<Options>) -> Result<(Vec<Image>, BTreeSet<String>, Timestamp), Error> {
+    let containers = options.runtime.list_containers().await?;
+    let used = containers.into_iter().flat_map(|c| c.mounted_images.into_iter().chain([c.image_id])).collect();
+    let (host, now) = (options.host.clone(), options.clock.now());
+    Ok((blocking(move || host.images()).await, used, now))
 }
 
 /// Removes what killed pulls and interrupted imports left. It belongs to no image, and takes room all the same.
@@ -197,11 +230,9 @@ async fn remove_leftovers(options: &Arc<Options>) {
 
 async fn collect(options: &Arc<Options>, records: &mut Records) -> Result<(), Error> {
     remove_leftovers(options).await;
-    let containers = options.runtime.list_containers().await?;
-    let used: BTreeSet<String> =
-        containers.into_iter().flat_map(|c| c.mounted_images.into_iter().chain([c.image_id])).collect();
-    let (o, now) = (options.clone(), options.clock.now());
-    let (images, disk) = blocking(move || (o.host.images(), Disk::at(&o.data_dir))).await;
+    let (images, used, now) = observe(options).await?;
+    let o = options.clone();
+    let disk = blocking(move || Disk::at(&o.data_dir)).await;
     records.update(&images, &used, now);
     let disk = disk?;
     let c = &options.configuration;

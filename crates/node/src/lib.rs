@@ -6,17 +6,21 @@
 //! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
 //! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins.
 
 mod admission;
+mod affinity;
 mod agent;
+mod cdi;
 mod claims;
 pub mod configuration;
 mod counts;
+pub mod credentials;
 mod csi;
 pub mod demo;
+mod devices;
 mod dispatch;
 mod env;
+mod eviction;
 mod fields;
 mod image_gc;
 pub mod join;
@@ -27,6 +31,7 @@ mod orphans;
 mod peers;
 mod plugin_types;
 pub mod pod;
+mod pod_resources;
 mod probe;
 mod provisioner;
 pub mod resources;
@@ -37,7 +42,11 @@ mod spdy;
 mod static_pods;
 mod volumes;
 
+pub use affinity::{Sysfs, TopologySource};
 pub use agent::{Agent, Error};
+pub use cdi::DIRECTORIES as CDI_DIRECTORIES;
+pub use configuration::Signal;
+pub use eviction::{Layout, MachineObserver, NodeObserver, Observation, Observations};
 pub use options::{Host, Options, SeccompDefault};
 pub use peers::{NodeNetwork, follow_peers};
 pub use pod::files::DnsOptions;

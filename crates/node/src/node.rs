@@ -2,7 +2,7 @@
 //!
 //! The status is written when it changes and every five minutes, the lease is renewed every ten seconds, unless configured otherwise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,9 @@ use runtime::image::Image;
 use serde_json::{Value, json};
 use supervisor::blocking;
 
-use crate::configuration::{KubeletConfiguration, Threshold, Thresholds};
+use crate::configuration::{KubeletConfiguration, Pressure, Signal};
 use crate::counts::Known;
+use crate::devices::{Amounts, Devices};
 use crate::options::Options;
 use crate::resources::is_extended;
 use crate::shutdown;
@@ -72,12 +73,11 @@ impl Capacity {
             }
         }
         let (memory, disk) = (meminfo("MemTotal")?, disk.blocks() * disk.fragment_size());
-        let thresholds = configuration.thresholds();
-        let threshold = |t: Option<Threshold>, capacity| t.map_or(0, |t| t.of_capacity(capacity));
         let reserved = Reserved {
             cpu: configuration.reserved("cpu"),
-            memory: configuration.reserved("memory") + threshold(thresholds.memory, memory),
-            disk: configuration.reserved("ephemeral-storage") + threshold(thresholds.disk, disk),
+            memory: configuration.reserved("memory") + configuration.hard_threshold(Signal::MemoryAvailable, memory),
+            disk: configuration.reserved("ephemeral-storage")
+                + configuration.hard_threshold(Signal::NodeFsAvailable, disk),
         };
         Ok(Self { cpus, memory, disk, pods: configuration.max_pods(cpus), hugepages, reserved })
     }
@@ -136,36 +136,9 @@ fn os_image() -> String {
     name.map_or_else(|| "Linux".to_owned(), |n| n.trim_matches('"').to_owned())
 }
 
-/// The share of process ids below which the node is under pressure, unless it is configured.
-const MIN_PIDS: Threshold = Threshold::Share(0.1);
-
-/// Which resources of the machine are under pressure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pressure {
-    memory: bool,
-    disk: bool,
-    pids: bool,
-}
-
-impl Pressure {
-    fn read(data_dir: &Path, thresholds: &Thresholds) -> Self {
-        let is_below = |available: u64, capacity: u64, threshold: Option<Threshold>| {
-            threshold.is_some_and(|t| available < t.of_capacity(capacity))
-        };
-        let memory = match (meminfo("MemAvailable"), meminfo("MemTotal")) {
-            (Ok(available), Ok(total)) => is_below(available, total, thresholds.memory),
-            _ => false,
-        };
-        let disk = nix::sys::statvfs::statvfs(data_dir).is_ok_and(|s| {
-            let bytes = |blocks: u64| blocks.saturating_mul(s.fragment_size());
-            is_below(bytes(s.blocks_available()), bytes(s.blocks()), thresholds.disk)
-                || is_below(s.files_available(), s.files(), thresholds.inodes)
-        });
-        let most = most_pids().unwrap_or(u64::MAX);
-        let now = file("/proc/loadavg").split(['/', ' ']).nth(4).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-        let pids = thresholds.pids.unwrap_or(MIN_PIDS).of_capacity(most);
-        Self { memory, disk, pids: most.saturating_sub(now) < pids }
-    }
+/// Number of processes and threads of the machine.
+pub fn processes() -> u64 {
+    file("/proc/loadavg").split(['/', ' ']).nth(4).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// The limit of processes and threads of the machine.
@@ -180,19 +153,22 @@ pub fn pids_for_pods() -> Option<i64> {
 }
 
 /// `(type, status, reason, message)` of the conditions, as kubelet orders and phrases them.
-fn conditions(p: Pressure, shuts_down: bool) -> [(&'static str, bool, &'static str, &'static str); 4] {
+fn conditions(
+    pressures: &BTreeSet<Pressure>,
+    shuts_down: bool,
+) -> [(&'static str, bool, &'static str, &'static str); 4] {
     [
-        match p.memory {
+        match pressures.contains(&Pressure::Memory) {
             false => ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
             true => {
                 ("MemoryPressure", true, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
             }
         },
-        match p.disk {
+        match pressures.contains(&Pressure::Disk) {
             false => ("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
             true => ("DiskPressure", true, "KubeletHasDiskPressure", "kubelet has disk pressure"),
         },
-        match p.pids {
+        match pressures.contains(&Pressure::Pid) {
             false => ("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             true => ("PIDPressure", true, "KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
         },
@@ -222,10 +198,11 @@ fn status(
     capacity: BTreeMap<String, String>,
     allocatable: BTreeMap<String, Value>,
     old: &[NodeCondition],
+    pressures: &BTreeSet<Pressure>,
     shuts_down: bool,
 ) -> Value {
     let now = meta::time::format(o.clock.now());
-    let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir, &o.configuration.thresholds()), shuts_down)
+    let conditions: Vec<Value> = conditions(pressures, shuts_down)
         .into_iter()
         .map(|(kind, is, reason, message)| {
             let status = if is { "True" } else { "False" };
@@ -267,11 +244,18 @@ pub struct Reporter {
     capacity: Capacity,
     recorder: Recorder,
     known: Arc<Known>,
+    devices: Arc<Devices>,
 }
 
 impl Reporter {
-    pub fn new(options: Arc<Options>, capacity: Capacity, recorder: Recorder, known: Arc<Known>) -> Self {
-        Self { options, capacity, recorder, known }
+    pub fn new(
+        options: Arc<Options>,
+        capacity: Capacity,
+        recorder: Recorder,
+        known: Arc<Known>,
+        devices: Arc<Devices>,
+    ) -> Self {
+        Self { options, capacity, recorder, known, devices }
     }
 
     /// Registers the node, then keeps its status and lease up to date, for ever.
@@ -297,11 +281,15 @@ impl Reporter {
         let mut shuts_down = false;
         let configuration = &self.options.configuration;
         let report_frequency = configuration.node_status_report_frequency.get();
+        let mut pressures = self.known.evictions.subscribe();
         let mut ticks = tokio::time::interval(configuration.node_status_update_frequency.get().max(MIN_FREQUENCY));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
+                // Its sender lives as long as this.
+                _ = pressures.changed() => {}
+                () = self.devices.changed.notified() => {}
                 () = self.known.shutdown.requested(), if !shuts_down => shuts_down = true,
             }
             self.known.beat();
@@ -402,11 +390,15 @@ impl Reporter {
 
     /// The current status, with the transition times of `before` where nothing changed.
     async fn status(&self, before: &Node) -> Value {
-        let (options, allocatable, capacity) =
-            (self.options.clone(), self.allocatable(before), self.capacity.capacity());
+        let Amounts { capacity: devices, allocatable: healthy } = self.devices.amounts();
+        let amounts = |all: BTreeMap<String, usize>| all.into_iter().map(|(name, n)| (name, n.to_string()));
+        let (mut capacity, mut allocatable) = (self.capacity.capacity(), self.allocatable(before));
+        capacity.extend(amounts(devices));
+        allocatable.extend(amounts(healthy).map(|(name, n)| (name, Value::from(n))));
+        let options = self.options.clone();
         let old = before.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
-        let shuts_down = self.known.shutdown.is_active();
-        blocking(move || status(&options, capacity, allocatable, &old, shuts_down)).await
+        let (pressures, shuts_down) = (self.known.evictions.pressures(), self.known.shutdown.is_active());
+        blocking(move || status(&options, capacity, allocatable, &old, &pressures, shuts_down)).await
     }
 
     /// The allocatable resources: those of the machine, and the extended ones that other clients have added to the capacity. One
@@ -558,11 +550,11 @@ mod tests {
 
     #[test]
     fn reports_pressure_as_kubelet() {
-        let calm = conditions(Pressure { memory: false, disk: false, pids: false }, false);
+        let calm = conditions(&BTreeSet::new(), false);
         assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
-        let bad = conditions(Pressure { memory: true, disk: true, pids: true }, false);
+        let bad = conditions(&[Pressure::Memory, Pressure::Disk, Pressure::Pid].into(), false);
         assert!(bad.iter().all(|(_, is, ..)| *is));
-        let [.., ready] = conditions(Pressure { memory: false, disk: false, pids: false }, true);
+        let [.., ready] = conditions(&BTreeSet::new(), true);
         assert_eq!(ready, ("Ready", false, "KubeletNotReady", "node is shutting down"));
     }
 }

@@ -10,7 +10,9 @@ use meta::{Clock, Rng};
 use network::{HostPort, PodNetwork};
 use runtime::{Embedded, Resources, Runtime};
 
+use crate::affinity::TopologySource;
 use crate::configuration::KubeletConfiguration;
+use crate::eviction::NodeObserver;
 use crate::pod::files::DnsOptions;
 use crate::pod::sysctls::Allowlist;
 use crate::static_pods::PodDecoder;
@@ -25,6 +27,10 @@ pub struct Options {
     pub hostname: String,
     pub runtime: Arc<dyn Runtime>,
     pub host: Arc<dyn Host>,
+    /// Observes what the node has left of its resources.
+    pub observer: Arc<dyn NodeObserver>,
+    /// Reads the processors and NUMA nodes of the machine.
+    pub topology: Arc<dyn TopologySource>,
     /// Pulls images into the store of the runtime.
     pub puller: distribution::Puller,
     /// `None`: pods have no network of their own.
@@ -35,12 +41,16 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// The path by which pods and plugins know that directory (`/var/lib/kubelet`).
     pub kubelet_root: PathBuf,
+    /// The directories of specifications of CDI devices; a later one wins.
+    pub cdi_directories: Vec<PathBuf>,
     pub log_dir: PathBuf,
     pub dns: DnsOptions,
     /// `spec.podCIDR` of a node that registers.
     pub pod_cidr: Option<String>,
     /// The kubelet's configuration.
     pub configuration: KubeletConfiguration,
+    /// The programs that return credentials for images.
+    pub credential_plugins: crate::credentials::Plugins,
     /// Decodes the manifests of static pods.
     pub decoder: Arc<dyn PodDecoder>,
     /// The kernel parameters that pods may set.

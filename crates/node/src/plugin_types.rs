@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use client::{Informer, Key};
 use plugins::KubeletRoot;
-use plugins::api::registration::CSI_PLUGIN;
 use plugins::registration::{self, Handler};
 use tokio::sync::Notify;
 
@@ -20,9 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const DIRECTORY: &str = "plugins_registry";
 
 /// Registers plugins, for ever.
-pub(crate) async fn follow(root: &KubeletRoot, csi: &Arc<Csi>) {
-    let handlers: BTreeMap<&'static str, Arc<dyn Handler>> =
-        [(CSI_PLUGIN, Arc::new(crate::csi::Registration(csi.clone())) as _)].into();
+pub(crate) async fn follow(root: &KubeletRoot, handlers: BTreeMap<&'static str, Arc<dyn Handler>>) {
     let options = registration::Options {
         directory: root.path.join(DIRECTORY),
         shown_as: root.shown_as.join(DIRECTORY),

@@ -7,12 +7,15 @@ use client::{Client, Informer, Lookups, Recorder};
 use parking_lot::Mutex;
 
 use crate::admission::Admission;
+use crate::affinity::Managers;
 use crate::counts::Known;
+use crate::credentials::Providers;
 use crate::env::ServiceView;
 use crate::objects::Objects;
 use crate::options::Options;
 use crate::pod::starts::Starts;
 use crate::pod::users::Users;
+use crate::pod::verification::Verification;
 use crate::volumes::Volumes;
 use crate::volumes::token::TokenRequests;
 
@@ -23,6 +26,8 @@ pub(crate) struct Shared {
     pub recorder: Recorder,
     pub objects: Arc<Objects>,
     pub tokens: Arc<TokenRequests>,
+    pub credential_providers: Providers,
+    pub verification: Verification,
     pub volumes: Volumes,
     pub users: Arc<Users>,
     pub services: Informer<ServiceView>,
@@ -33,6 +38,7 @@ pub(crate) struct Shared {
     pub lookups: Arc<Lookups>,
     pub known: Arc<Known>,
     pub admission: Arc<Admission>,
+    pub managers: Arc<Managers>,
     pub dirty: Arc<Mutex<BTreeSet<String>>>,
 }
 

@@ -6,6 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const CLASS: &str = ".storageclass.storage.k8s.io/";
 const HUGEPAGES: &str = "hugepages-";
+/// The devices of a class, after the name of the class.
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+/// The extended resource that every device class offers, before the name of the class.
+const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+/// The most devices of a claim, which is what a request for all devices counts as.
+const MOST_DEVICES: i64 = 32;
 
 /// `count/<resource>.<group>`.
 fn count_name(group: &str, resource: &str) -> String {
@@ -55,7 +61,7 @@ pub fn tracks(group: &str, resource: &str, name: &str) -> bool {
                 || matches!(bare, "cpu" | "memory" | "ephemeral-storage")
                 || matches!(name, "limits.cpu" | "limits.memory" | "limits.ephemeral-storage")
                 || bare.starts_with(HUGEPAGES)
-                || (name.starts_with("requests.") && !is_native(bare))
+                || (name.starts_with("requests.") && is_extended(bare))
         }
         ("", "services") => matches!(name, "services.nodeports" | "services.loadbalancers"),
         ("", "persistentvolumeclaims") => {
@@ -64,12 +70,14 @@ pub fn tracks(group: &str, resource: &str, name: &str) -> bool {
                     .split_once(CLASS)
                     .is_some_and(|(_, r)| matches!(r, "persistentvolumeclaims" | "requests.storage"))
         }
+        ("resource.k8s.io", "resourceclaims") => name.ends_with(DEVICES),
         _ => false,
     }
 }
 
-fn is_native(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
+/// Whether a resource of pods is an extended one, which quotas limit as `requests.NAME`.
+fn is_extended(name: &str) -> bool {
+    name.starts_with(DEVICE_CLASS) || (name.contains('/') && !name.contains("kubernetes.io/"))
 }
 
 /// The usage of an object. `now` decides whether a pod's grace period is over.
@@ -84,6 +92,7 @@ pub fn usage(group: &str, resource: &str, o: &Object, now: Option<&str>) -> Amou
         }
         ("", "services") => service(o, &mut all),
         ("", "persistentvolumeclaims") => claim(o, &mut all),
+        ("resource.k8s.io", "resourceclaims") => add(&mut all, devices(o)),
         _ => {}
     }
     all
@@ -107,7 +116,7 @@ fn compute(requests: &Amounts, limits: &Amounts) -> Amounts {
         if matches!(k.as_str(), "cpu" | "memory" | "ephemeral-storage") || k.starts_with(HUGEPAGES) {
             out.insert(k.clone(), *q);
             out.insert(format!("requests.{k}"), *q);
-        } else if !is_native(k) {
+        } else if is_extended(k) {
             out.insert(format!("requests.{k}"), *q);
         }
     }
@@ -196,6 +205,34 @@ fn claim(o: &Object, all: &mut Amounts) {
         all.extend(class.map(|c| (format!("{c}{CLASS}{k}"), q)));
         all.insert(k, q);
     }
+}
+
+/// The devices that a claim may get, by class. Of alternatives, the largest number of each class.
+fn devices(o: &Object) -> Amounts {
+    let list = |v: &Value| v.as_array().cloned().unwrap_or_default();
+    let requested = |request: &Value| {
+        let count = match request["allocationMode"].as_str() {
+            Some("ExactCount") => request["count"].as_i64().unwrap_or(0),
+            Some("All") => MOST_DEVICES,
+            _ => 0,
+        };
+        let class = request["deviceClassName"].as_str().unwrap_or_default();
+        Amounts::from([(format!("{class}{DEVICES}"), Quantity::from_int(count))])
+    };
+    let mut all = Amounts::new();
+    for request in o.at(&["spec", "devices", "requests"]).map(list).unwrap_or_default() {
+        let alternatives = list(&request["firstAvailable"]);
+        if alternatives.is_empty() {
+            if request["exactly"].is_object() {
+                add(&mut all, requested(&request["exactly"]));
+            }
+            continue;
+        }
+        let mut most = Amounts::new();
+        alternatives.iter().for_each(|a| max(&mut most, requested(a)));
+        add(&mut all, most);
+    }
+    all
 }
 
 /// Rounds up to whole bytes.

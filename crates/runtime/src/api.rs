@@ -459,6 +459,17 @@ impl Default for LogLimits {
     }
 }
 
+/// A device of the host for a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRequest {
+    /// The device node on the host; links are followed.
+    pub host: PathBuf,
+    /// Absolute path of the node in the container.
+    pub target: PathBuf,
+    /// `r` (read), `w` (write) and `m` (make nodes).
+    pub permissions: String,
+}
+
 /// A container to be created.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -479,6 +490,8 @@ pub struct ContainerConfig {
     pub working_dir: Option<String>,
     /// Mounts besides the runtime's own (`/proc`, `/dev`, `/etc/hosts`, …).
     pub mounts: Vec<Mount>,
+    /// Devices of the host that the container gets besides the usual ones.
+    pub devices: Vec<DeviceRequest>,
     /// User, capabilities and filters of the process.
     pub security: Security,
     /// Whether the process gets a terminal.

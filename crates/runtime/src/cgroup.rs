@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 
 use crate::api::{Resources, Usage};
 use crate::beneath::{each_directory, remove_directories};
-use crate::devices;
+use crate::devices::{self, DeviceNode};
 use serde::{Deserialize, Serialize};
 
 /// Controllers of v1. A container is placed in all of them, used or not, and in named hierarchies (`systemd`). At the root of one,
@@ -52,9 +52,10 @@ const PROCESSES: &str = "processes";
 
 /// The devices that the processes of a cgroup may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Devices {
+pub(crate) enum Devices<'a> {
     Any,
-    Plain,
+    /// The usual devices, and these.
+    Plain(&'a [DeviceNode]),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,11 +211,11 @@ impl Hierarchies {
     }
 
     /// Creates the cgroup of a container whose processes may open only the devices of a plain container, or any.
-    pub(crate) fn create_container(&self, path: &str, resources: &Resources, devices: Devices) -> io::Result<()> {
+    pub(crate) fn create_container(&self, path: &str, resources: &Resources, devices: Devices<'_>) -> io::Result<()> {
         self.create(path, &Resources::default())?;
-        if devices == Devices::Plain {
+        if let Devices::Plain(more) = devices {
             // Before the cgroup below is created: v1 cannot remove all permissions later.
-            self.restrict_devices(path)?;
+            self.restrict_devices(path, more)?;
         }
         for hierarchy in self.0.iter().filter(|h| h.limits()) {
             hierarchy.make_below(&hierarchy.mount.join(path), PROCESSES)?;
@@ -233,11 +234,11 @@ impl Hierarchies {
     }
 
     /// Restricts the processes of an existing cgroup to the devices of a plain container.
-    fn restrict_devices(&self, path: &str) -> io::Result<()> {
+    fn restrict_devices(&self, path: &str, more: &[DeviceNode]) -> io::Result<()> {
         let v1 = self.0.iter().find(|h| h.controllers.iter().any(|c| c == "devices"));
         match v1.or(self.0.iter().find(|h| h.v2)) {
-            Some(h) if h.v2 => devices::restrict_v2(&h.mount.join(path)),
-            Some(h) => devices::restrict_v1(&h.mount.join(path)),
+            Some(h) if h.v2 => devices::restrict_v2(&h.mount.join(path), more),
+            Some(h) => devices::restrict_v1(&h.mount.join(path), more),
             None => Ok(()),
         }
     }

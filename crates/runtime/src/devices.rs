@@ -6,16 +6,88 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+use serde::{Deserialize, Serialize};
+
+use crate::api::DeviceRequest;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
     Block = 1,
     Character = 2,
 }
 
 const MAKE: u32 = 1;
+const READ: u32 = 2;
+const WRITE: u32 = 4;
 const ALL: u32 = 7;
+
+/// A device node of the host that a container gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNode {
+    /// The path in the container.
+    pub target: PathBuf,
+    kind: Kind,
+    major: u32,
+    minor: u32,
+    access: u32,
+    /// Of the host's node.
+    pub mode: u32,
+    pub owner: (u32, u32),
+}
+
+impl DeviceNode {
+    /// Reads the node of the host. Errors if it is none.
+    pub fn read(request: &DeviceRequest) -> io::Result<Self> {
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+        if !request.target.is_absolute() || request.target.components().any(|c| c == Component::ParentDir) {
+            return Err(invalid("the path in the container is not absolute"));
+        }
+        let access = |sum: io::Result<u32>, letter: char| match letter {
+            'r' => Ok(sum? | READ),
+            'w' => Ok(sum? | WRITE),
+            'm' => Ok(sum? | MAKE),
+            _ => Err(invalid("permissions are letters of \"rwm\"")),
+        };
+        let access = request.permissions.chars().fold(Ok(0), access)?;
+        let found = std::fs::metadata(&request.host)?;
+        let kind = match found.file_type() {
+            kind if kind.is_block_device() => Kind::Block,
+            kind if kind.is_char_device() => Kind::Character,
+            _ => return Err(invalid("not a device node")),
+        };
+        let number = |n: u64| u32::try_from(n).map_err(|_| invalid("the number of the device is too large"));
+        Ok(Self {
+            target: request.target.clone(),
+            kind,
+            major: number(nix::sys::stat::major(found.rdev()))?,
+            minor: number(nix::sys::stat::minor(found.rdev()))?,
+            access: if access == 0 { ALL } else { access },
+            mode: found.mode() & 0o777,
+            owner: (found.uid(), found.gid()),
+        })
+    }
+
+    pub fn is_block(&self) -> bool {
+        self.kind == Kind::Block
+    }
+
+    /// Major and minor number.
+    pub fn number(&self) -> (u64, u64) {
+        (self.major.into(), self.minor.into())
+    }
+
+    fn rule(&self) -> Rule {
+        Rule { kind: self.kind, major: Some(self.major), minor: Some(self.minor), access: self.access }
+    }
+}
+
+/// The rules of a container with these devices besides the usual ones.
+fn rules(more: &[DeviceNode]) -> Vec<Rule> {
+    RULES.iter().copied().chain(more.iter().map(DeviceNode::rule)).collect()
+}
 
 /// Allows access to devices by kind and numbers; `None` is any.
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +117,15 @@ const RULES: &[Rule] = &[
     character(136, None),  // terminals
 ];
 
-/// Restricts a v1 cgroup of the `devices` controller.
-pub(crate) fn restrict_v1(cgroup: &Path) -> io::Result<()> {
+/// Restricts a v1 cgroup of the `devices` controller to the usual devices and `more`.
+pub(crate) fn restrict_v1(cgroup: &Path, more: &[DeviceNode]) -> io::Result<()> {
     let write = |file: &str, text: &str| {
         let path = cgroup.join(file);
         std::fs::write(&path, text)
             .map_err(|e| io::Error::new(e.kind(), format!("writing {text:?} to {}: {e}", path.display())))
     };
     write("devices.deny", "a")?;
-    RULES.iter().try_for_each(|rule| match write("devices.allow", &line(rule)) {
+    rules(more).iter().try_for_each(|rule| match write("devices.allow", &line(rule)) {
         // The cgroup of the agent does not allow it either.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         result => result,
@@ -63,20 +135,24 @@ pub(crate) fn restrict_v1(cgroup: &Path) -> io::Result<()> {
 fn line(rule: &Rule) -> String {
     let kind = if rule.kind == Kind::Block { 'b' } else { 'c' };
     let number = |n: Option<u32>| n.map_or_else(|| "*".to_owned(), |n| n.to_string());
-    let access = if rule.access == ALL { "rwm" } else { "m" };
+    let access: String = [(READ, 'r'), (WRITE, 'w'), (MAKE, 'm')]
+        .iter()
+        .filter(|(bit, _)| rule.access & bit != 0)
+        .map(|(_, l)| l)
+        .collect();
     format!("{kind} {}:{} {access}", number(rule.major), number(rule.minor))
 }
 
-/// Restricts a v2 cgroup.
-pub(crate) fn restrict_v2(cgroup: &Path) -> io::Result<()> {
+/// Restricts a v2 cgroup to the usual devices and `more`.
+pub(crate) fn restrict_v2(cgroup: &Path, more: &[DeviceNode]) -> io::Result<()> {
     let directory = File::open(cgroup)?;
-    attach(&load()?, &directory)
+    attach(&load(&rules(more))?, &directory)
         .map_err(|e| io::Error::new(e.kind(), format!("attaching device rules to {}: {e}", cgroup.display())))
 }
 
 /// Whether this process may use device programs, which a host may forbid.
 pub(crate) fn programs_work() -> bool {
-    load().is_ok()
+    load(RULES).is_ok()
 }
 
 /// One instruction of eBPF: `code`, destination and source register, jump offset, constant.
@@ -89,7 +165,7 @@ fn op(code: u8, destination: u8, source: u8, offset: u16, constant: u32) -> u64 
 }
 
 /// Returns 1 (allowed) if a rule matches. The context holds access (high half) and kind, major and minor.
-fn program() -> Vec<u64> {
+fn program(rules: &[Rule]) -> Vec<u64> {
     const LOAD_WORD: u8 = 0x61;
     const MOVE: u8 = 0xbf;
     const AND: u8 = 0x57;
@@ -104,7 +180,7 @@ fn program() -> Vec<u64> {
         op(LOAD_WORD, 4, 1, 4, 0),
         op(LOAD_WORD, 5, 1, 8, 0),
     ];
-    for rule in RULES {
+    for rule in rules {
         // Comparisons of a register with a value, which skip the rest of the rule if they fail.
         let mut tests = vec![(2, rule.kind as u32)];
         let mut body = Vec::new();
@@ -136,7 +212,7 @@ fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<RawFd> {
     }
 }
 
-fn load() -> io::Result<OwnedFd> {
+fn load(rules: &[Rule]) -> io::Result<OwnedFd> {
     const BPF_PROG_LOAD: libc::c_int = 5;
     const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
     #[repr(C)]
@@ -151,7 +227,7 @@ fn load() -> io::Result<OwnedFd> {
         kernel_version: u32,
         flags: u32,
     }
-    let (instructions, license) = (program(), c"Apache-2.0");
+    let (instructions, license) = (program(rules), c"Apache-2.0");
     let descriptor = bpf(
         BPF_PROG_LOAD,
         &Load {
@@ -241,17 +317,50 @@ mod tests {
         if let Some(v1) = find("rw,devices") {
             let cgroup = Cgroup::new(&v1, "devices");
             assert!(cgroup.can(": < /dev/kmsg"), "before the rules");
-            restrict_v1(&cgroup.0).unwrap();
+            restrict_v1(&cgroup.0, &[]).unwrap();
             check(&cgroup, "v1");
             checked += 1;
         }
         if let Some(v2) = find(" - cgroup2 ") {
             let cgroup = Cgroup::new(&v2, "programs");
             assert!(cgroup.can(": < /dev/kmsg"), "before the rules");
-            restrict_v2(&cgroup.0).unwrap();
+            restrict_v2(&cgroup.0, &[]).unwrap();
             check(&cgroup, "v2");
             checked += 1;
         }
         assert!(checked > 0, "this host has no cgroups");
+    }
+
+    #[test]
+    fn devices_of_the_host_are_added_with_their_permissions() {
+        let request = |host: &str, permissions: &str| DeviceRequest {
+            host: host.into(),
+            target: "/dev/own".into(),
+            permissions: permissions.into(),
+        };
+        let node = DeviceNode::read(&request("/dev/kmsg", "r")).unwrap();
+        assert_eq!((node.number(), line(&node.rule()).as_str()), ((1, 11), "c 1:11 r"));
+        assert_eq!(line(&DeviceNode::read(&request("/dev/kmsg", "")).unwrap().rule()), "c 1:11 rwm");
+        for (host, permissions) in [("/etc/passwd", "rw"), ("/dev/absent", "rw"), ("/dev/kmsg", "x")] {
+            assert!(DeviceNode::read(&request(host, permissions)).is_err(), "{host} {permissions}");
+        }
+        let outside = DeviceRequest { target: "/dev/../etc".into(), ..request("/dev/kmsg", "r") };
+        assert!(DeviceNode::read(&outside).is_err());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let find = |ending: &str| {
+            let line = mounts.lines().find(|l| l.contains(ending))?;
+            line.split(' ').nth(4).map(|p| Path::new(p).to_owned())
+        };
+        let readable = |cgroup: &Cgroup| (cgroup.can(": < /dev/kmsg"), cgroup.can(": > /dev/kmsg"));
+        if let Some(v1) = find("rw,devices") {
+            let cgroup = Cgroup::new(&v1, "more");
+            restrict_v1(&cgroup.0, std::slice::from_ref(&node)).unwrap();
+            assert_eq!(readable(&cgroup), (true, false), "v1");
+        }
+        if let Some(v2) = find(" - cgroup2 ") {
+            let cgroup = Cgroup::new(&v2, "more");
+            restrict_v2(&cgroup.0, std::slice::from_ref(&node)).unwrap();
+            assert_eq!(readable(&cgroup), (true, false), "v2");
+        }
     }
 }

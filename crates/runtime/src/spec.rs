@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerConfig, ContainerState, ContainerUser, IdRange, LogLimits, Mount, PodConfig, Timestamp};
 use crate::cgroup::CgroupDirectory;
+use crate::devices::DeviceNode;
 use crate::records::VERSION;
 use crate::seccomp::Program;
 
@@ -82,6 +83,9 @@ pub struct ContainerRecord {
     pub stop_signal: i32,
     pub log_path: PathBuf,
     pub termination_message_file: Option<PathBuf>,
+    /// The devices of the request, as they are on the host.
+    #[serde(default)]
+    pub devices: Vec<DeviceNode>,
     /// Bytes that `argv`, `env` and `mounts` count for in the budget of the pod.
     #[serde(default)]
     pub weight: usize,

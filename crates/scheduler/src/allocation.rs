@@ -4,14 +4,13 @@
 
 use crate::capacity::{Amounts, InUse, consumed, suffices};
 use crate::cluster::NodeEntry;
-use crate::devices::{DeviceClaim, DeviceId, Devices, Offered, Selectors, is_available, reaches};
+use crate::devices::{DeviceClaim, DeviceClaimInfo, DeviceId, Devices, Offered, is_available, reaches};
 use expressions::Device;
 use meta::Quantity;
 use placement::{EXCLUDING, Taint, Toleration, untolerated};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// The most devices that are tried for the claims of a pod on a node.
 const MOST_STEPS: usize = 50_000;
@@ -73,7 +72,6 @@ impl<'a> Offer<'a> {
 /// Allocates devices on one node.
 pub struct Allocator<'a> {
     offer: &'a Offer<'a>,
-    selectors: &'a Selectors,
     node: &'a NodeEntry,
     /// The devices that the node can use, in the order of their pools and slices.
     offered: Vec<Offered<'a>>,
@@ -100,7 +98,7 @@ fn attribute<'a>(device: &Offered<'a>, name: &str) -> Option<&'a Value> {
 }
 
 impl<'a> Allocator<'a> {
-    pub fn new(offer: &'a Offer<'a>, selectors: &'a Selectors, node: &'a NodeEntry) -> Self {
+    pub fn new(offer: &'a Offer<'a>, node: &'a NodeEntry) -> Self {
         let (mut offered, mut pools) = (Vec::new(), HashMap::new());
         for found in offer.devices.pools(&node.meta.name) {
             let mut pool = Pool::default();
@@ -113,7 +111,7 @@ impl<'a> Allocator<'a> {
             offered.extend(pool.devices.iter().filter(|d| reaches(d.nodes(), node)).copied());
             pools.insert((found.driver, found.name), pool);
         }
-        Self { offer, selectors, node, offered, pools, taken: InUse::default(), steps: 0 }
+        Self { offer, node, offered, pools, taken: InUse::default(), steps: 0 }
     }
 
     /// What others have or get, and what other claims of the pod get.
@@ -126,7 +124,7 @@ impl<'a> Allocator<'a> {
     }
 
     /// The allocations of claims, in their order. None if the devices do not suffice.
-    pub fn allocate(&mut self, claims: &[&'a Arc<DeviceClaim>]) -> Option<Vec<Value>> {
+    pub fn allocate(&mut self, claims: &[&'a DeviceClaimInfo]) -> Option<Vec<Value>> {
         let mut allocations = Vec::new();
         for claim in claims {
             let (requests, chosen) = self.claim(claim)?;
@@ -142,9 +140,9 @@ impl<'a> Allocator<'a> {
     }
 
     /// The devices of one claim: the first alternatives of its requests that can be met together.
-    fn claim(&mut self, claim: &'a DeviceClaim) -> Option<(Vec<Request<'a>>, Vec<Chosen<'a>>)> {
+    fn claim(&mut self, claim: &'a DeviceClaimInfo) -> Option<(Vec<Request<'a>>, Vec<Chosen<'a>>)> {
         let mut alternatives: Vec<Vec<&'a Value>> = Vec::new();
-        let requests: Vec<&'a Value> = list(&claim.view.devices, "requests").collect();
+        let requests: Vec<&'a Value> = list(&claim.devices, "requests").collect();
         for request in &requests {
             let first: Vec<&Value> = list(request, "firstAvailable").collect();
             alternatives.push(if first.is_empty() { vec![&request["exactly"]] } else { first });
@@ -176,7 +174,7 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    fn meet(&mut self, claim: &'a DeviceClaim, requests: &[Request<'a>]) -> Option<Vec<Chosen<'a>>> {
+    fn meet(&mut self, claim: &'a DeviceClaimInfo, requests: &[Request<'a>]) -> Option<Vec<Chosen<'a>>> {
         // The devices that each request may have, and the requests of which one more device is needed.
         let mut suitable: Vec<Vec<Offered<'a>>> = Vec::new();
         let mut needed: Vec<usize> = Vec::new();
@@ -206,7 +204,7 @@ impl<'a> Allocator<'a> {
     /// Chooses a device for each needed one, depth first.
     fn choose(
         &mut self,
-        claim: &'a DeviceClaim,
+        claim: &'a DeviceClaimInfo,
         requests: &[Request<'a>],
         suitable: &[Vec<Offered<'a>>],
         needed: &[usize],
@@ -234,16 +232,10 @@ impl<'a> Allocator<'a> {
     /// Whether selectors and tolerations admit a device.
     fn suits(&self, device: &Offered<'a>, class: &'a Value, request: &Request<'a>) -> bool {
         let selectors = list(class, "selectors").chain(list(request.value, "selectors"));
-        let subject = Device { driver: device.driver, device: device.device, domains: self.offer.devices.domains() };
-        let selected = |s: &Value| {
-            let program = self.selectors.get(text(&s["cel"], "expression"));
-            // An expression that fails selects nothing.
-            program.is_some_and(|p| subject.is_selected(&p).unwrap_or(false))
-        };
         let taints: Vec<Taint> = list(device.device, "taints").filter_map(|t| Taint::deserialize(t).ok()).collect();
         let tolerations = list(request.value, "tolerations").filter_map(|t| Toleration::deserialize(t).ok());
         let tolerations: Vec<Toleration> = tolerations.collect();
-        untolerated(&taints, EXCLUDING, &tolerations).is_none() && selectors.into_iter().all(selected)
+        untolerated(&taints, EXCLUDING, &tolerations).is_none() && are_selected(self.offer.devices, device, selectors)
     }
 
     /// Whether the device is not in use, and the counters that it shares with others of its pool suffice.
@@ -299,8 +291,8 @@ impl<'a> Allocator<'a> {
     }
 
     /// Whether the constraints of a claim admit the devices chosen so far.
-    fn satisfies(&self, claim: &'a DeviceClaim, requests: &[Request<'a>], chosen: &[Chosen<'a>]) -> bool {
-        list(&claim.view.devices, "constraints").all(|constraint| {
+    fn satisfies(&self, claim: &'a DeviceClaimInfo, requests: &[Request<'a>], chosen: &[Chosen<'a>]) -> bool {
+        list(&claim.devices, "constraints").all(|constraint| {
             let names: Vec<&str> = list(constraint, "requests").filter_map(Value::as_str).collect();
             let concerned = |c: &&Chosen<'a>| {
                 let r = &requests[c.request];
@@ -323,7 +315,7 @@ impl<'a> Allocator<'a> {
     }
 
     /// `status.allocation` of a claim.
-    fn result(&self, claim: &DeviceClaim, requests: &[Request<'a>], chosen: &[Chosen<'a>]) -> Value {
+    fn result(&self, claim: &DeviceClaimInfo, requests: &[Request<'a>], chosen: &[Chosen<'a>]) -> Value {
         let mut results = Vec::new();
         for c in chosen {
             let request = &requests[c.request];
@@ -356,7 +348,7 @@ impl<'a> Allocator<'a> {
                 config.push(json!({"source": "FromClass", "requests": [request.name], "opaque": c["opaque"]}));
             }
         }
-        for c in list(&claim.view.devices, "config") {
+        for c in list(&claim.devices, "config") {
             let mut entry = c.clone();
             entry["source"] = "FromClaim".into();
             config.push(entry);
@@ -389,6 +381,24 @@ impl<'a> Allocator<'a> {
         }
         (!requirements.is_empty()).then(|| json!({"nodeSelectorTerms": [{"matchExpressions": requirements}]}))
     }
+}
+
+/// Whether all selectors select a device. An expression that fails selects nothing.
+fn are_selected<'a>(devices: &Devices, device: &Offered<'_>, mut selectors: impl Iterator<Item = &'a Value>) -> bool {
+    let subject = Device { driver: device.driver, device: device.device, domains: devices.domains() };
+    selectors.all(|s| {
+        let program = devices.selectors().get(text(&s["cel"], "expression"));
+        program.is_some_and(|p| subject.is_selected(&p).unwrap_or(false))
+    })
+}
+
+/// How many devices of a class a node reaches, and how many of them claims have.
+pub fn totals(devices: &Devices, class: &str, node: &NodeEntry) -> (i64, i64) {
+    let Some(class) = devices.class(class) else { return (0, 0) };
+    let pools = devices.pools(&node.meta.name);
+    let all = pools.iter().flat_map(|pool| pool.devices()).filter(|d| reaches(d.nodes(), node));
+    all.filter(|d| are_selected(devices, d, list(class, "selectors")))
+        .fold((0, 0), |(all, used), d| (all + 1, used + i64::from(devices.in_use().has(&d.id()))))
 }
 
 /// Whether a claim that has devices can be used on a node.

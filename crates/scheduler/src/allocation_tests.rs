@@ -1,6 +1,7 @@
 use super::*;
 use crate::devices::{DeviceObject, Pool};
 use client::Entry;
+use std::sync::Arc;
 
 fn entry<V: client::informer::View>(v: &Value) -> Arc<Entry<V>> {
     Arc::new(Entry::new(serde_json::to_vec(v).unwrap().into()).unwrap())
@@ -24,8 +25,7 @@ fn slice(devices: Value) -> Value {
 fn allocate(all: &Devices, claim: Value) -> Option<Vec<String>> {
     let claim: Arc<DeviceClaim> = entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": claim}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let selectors = Selectors::default();
-    let allocations = Allocator::new(&Offer::new(all, InUse::default()), &selectors, &node).allocate(&[&claim])?;
+    let allocations = Allocator::new(&Offer::new(all, InUse::default()), &node).allocate(&[&claim.view])?;
     let results = allocations[0]["devices"]["results"].as_array().unwrap().clone();
     Some(results.iter().map(|r| format!("{}={}", text(r, "request"), text(r, "device"))).collect())
 }
@@ -159,8 +159,8 @@ fn claims_share_the_capacity_of_a_device() {
     let claim: Arc<DeviceClaim> =
         entry(&json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let (offer, selectors) = (Offer::new(&all, InUse::default()), Selectors::default());
-    let allocated = Allocator::new(&offer, &selectors, &node).allocate(&[&claim]).unwrap();
+    let offer = Offer::new(&all, InUse::default());
+    let allocated = Allocator::new(&offer, &node).allocate(&[&claim.view]).unwrap();
     assert_eq!(allocated[0]["devices"]["results"][0]["consumedCapacity"], json!({"memory": "1Gi"}));
     let plain = json!([{"cel": {"expression": "!device.allowMultipleAllocations"}}]);
     let on_plain =

@@ -42,6 +42,7 @@ impl Dependency {
         match self {
             Self::Budget(_) | Self::Workload(..) => None,
             Self::Storage(_) => Some(Read::Storage),
+            Self::Device(DeviceObject::Class(_)) => Some(Read::DeviceClasses),
             Self::Device(_) => Some(Read::Devices),
         }
     }

@@ -25,11 +25,20 @@ pub struct DeviceClaimInfo {
     pub statuses: Value,
     /// The UIDs of the pods that may use it.
     pub reserved_for: Vec<Box<str>>,
+    /// Whether the scheduler made it, for the extended resources of a pod.
+    pub is_for_extended_resources: bool,
 }
+
+/// Marks the claim that the scheduler makes for the extended resources of a pod.
+pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
+
+/// The name of the extended resource that every device class offers, without the name of the class.
+const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct RawClaim {
+    metadata: Value,
     spec: Value,
     status: Value,
 }
@@ -39,6 +48,7 @@ impl From<RawClaim> for DeviceClaimInfo {
         let consumers = raw.status["reservedFor"].as_array().into_iter().flatten();
         Self {
             reserved_for: consumers.filter_map(|c| c["uid"].as_str().map(Into::into)).collect(),
+            is_for_extended_resources: raw.metadata["annotations"][EXTENDED_RESOURCE_CLAIM] == "true",
             devices: raw.spec["devices"].take(),
             allocation: raw.status["allocation"].take(),
             statuses: raw.status["devices"].take(),
@@ -129,6 +139,10 @@ pub struct Devices {
     /// What claims have.
     in_use: InUse,
     classes: HashMap<Arc<str>, Arc<Entry<DeviceClassInfo>>>,
+    /// The classes that offer an extended resource, by its name (`spec.extendedResourceName`).
+    by_resource: HashMap<Box<str>, BTreeSet<Arc<str>>>,
+    /// The claims for extended resources, by the UID of the pod.
+    for_extended_resources: HashMap<Arc<str>, Key>,
     slices: BTreeMap<Arc<str>, Arc<Entry<SliceInfo>>>,
     /// The slices of each pool.
     pools: BTreeMap<PoolKey, BTreeSet<Arc<str>>>,
@@ -137,6 +151,8 @@ pub struct Devices {
     elsewhere: BTreeSet<PoolKey>,
     /// The domains of all attributes and capacities that devices have had.
     domains: Vec<String>,
+    /// The selectors of claims and classes; copies share them.
+    selectors: Arc<Selectors>,
 }
 
 fn text(value: &Value) -> &str {
@@ -154,9 +170,17 @@ impl Devices {
             DeviceObject::Claim(o) => {
                 self.in_use.add(&o.view.allocation);
                 self.by_uid.insert(o.meta.uid.clone(), o.key());
+                if let Some(owner) = o.meta.controller().filter(|_| o.view.is_for_extended_resources) {
+                    self.for_extended_resources.insert(owner.uid.clone(), o.key());
+                }
                 self.claims.insert(o.key(), o);
             }
-            DeviceObject::Class(o) => drop(self.classes.insert(o.meta.name.clone(), o)),
+            DeviceObject::Class(o) => {
+                if let Some(resource) = o.view.spec["extendedResourceName"].as_str() {
+                    self.by_resource.entry(resource.into()).or_default().insert(o.meta.name.clone());
+                }
+                self.classes.insert(o.meta.name.clone(), o);
+            }
             DeviceObject::Slice(o) => {
                 let (slice, key) = (&o.view.spec, pool_key(&o.view.spec));
                 self.pools.entry(key.clone()).or_default().insert(o.meta.name.clone());
@@ -185,9 +209,19 @@ impl Devices {
                 if let Some(old) = self.claims.remove(&o.key()) {
                     self.in_use.remove(&old.view.allocation);
                     self.by_uid.remove(&old.meta.uid);
+                    self.for_extended_resources.retain(|_, key| *key != old.key());
                 }
             }
-            DeviceObject::Class(o) => drop(self.classes.remove(&o.meta.name)),
+            DeviceObject::Class(o) => {
+                let Some(old) = self.classes.remove(&o.meta.name) else { return };
+                let resource = text(&old.view.spec["extendedResourceName"]);
+                if let Some(classes) = self.by_resource.get_mut(resource) {
+                    classes.remove(&old.meta.name);
+                    if classes.is_empty() {
+                        self.by_resource.remove(resource);
+                    }
+                }
+            }
             DeviceObject::Slice(o) => {
                 if let Some(old) = self.slices.remove(&o.meta.name) {
                     self.remove_slice(&old);
@@ -229,6 +263,30 @@ impl Devices {
 
     pub fn class(&self, name: &str) -> Option<&Value> {
         self.classes.get(name).map(|c| &c.view.spec)
+    }
+
+    /// Whether there are any classes.
+    pub fn has_classes(&self) -> bool {
+        !self.classes.is_empty()
+    }
+
+    /// The name of the class that offers an extended resource. Of several, the newest one does (upstream `extendedresourcecache`).
+    pub fn class_of_resource(&self, resource: &str) -> Option<&Arc<str>> {
+        if let Some(class) = resource.strip_prefix(IMPLICIT_RESOURCE) {
+            return self.classes.get_key_value(class).map(|(name, _)| name);
+        }
+        let created = |name: &&Arc<str>| self.classes.get(&***name).and_then(|c| c.meta.creation_timestamp);
+        // Of equally old ones, the first name.
+        self.by_resource.get(resource)?.iter().rev().max_by_key(created)
+    }
+
+    /// The claim that the scheduler made for the extended resources of a pod.
+    pub fn claim_for_extended_resources(&self, pod: &str) -> Option<&Arc<DeviceClaim>> {
+        self.claims.get(self.for_extended_resources.get(pod)?)
+    }
+
+    pub fn selectors(&self) -> &Selectors {
+        &self.selectors
     }
 
     /// What claims have.

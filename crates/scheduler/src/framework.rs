@@ -251,8 +251,9 @@ pub enum Read {
     NamespaceLabels,
     /// Volumes, claims, classes and drivers of storage.
     Storage,
-    /// Device claims, classes and slices.
+    /// Device claims and slices.
     Devices,
+    DeviceClasses,
     /// Fields of the waiting pod itself.
     OwnLabels,
     OwnTolerations,

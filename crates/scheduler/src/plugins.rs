@@ -22,8 +22,9 @@ mod volume_zone;
 
 use crate::configuration::Arguments;
 use crate::framework::Plugin;
-use client::Client;
+use client::{Client, Recorder};
 use meta::{Clock, Rng};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use balanced_allocation::BalancedAllocation;
@@ -47,6 +48,8 @@ pub struct Handle {
     /// None where nothing is bound.
     pub clock: Option<Arc<dyn Clock>>,
     pub rng: Option<Arc<dyn Rng>>,
+    /// By scheduler name; empty where nothing is bound.
+    pub recorders: Arc<HashMap<Arc<str>, Recorder>>,
 }
 
 /// The names of the default plugins, in the order in which they are called.

@@ -66,7 +66,7 @@ pub(crate) struct Scheduler {
     /// In the order of their calls.
     pub extenders: Arc<[Extender]>,
     /// By scheduler name.
-    pub recorders: HashMap<Arc<str>, Recorder>,
+    pub recorders: Arc<HashMap<Arc<str>, Recorder>>,
     pub cluster: Cluster,
     pub queue: Queue,
     /// The index of the first node that the next decision filters.
@@ -108,20 +108,22 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
     // A task sends one outcome, and holds its permit until that is in the channel.
     let (outcomes, outcome) = mpsc::channel(options.bindings.max(1));
     let preempting = Preempting::default();
+    let recorder = |name: &Arc<str>| {
+        let source = Source::scheduler(name, &options.host);
+        (name.clone(), Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone()))
+    };
+    let recorders: HashMap<_, _> = options.configuration.profiles.iter().map(|p| recorder(&p.name)).collect();
+    let recorders = Arc::new(recorders);
     let handle = Handle {
         client: Some(options.client.clone()),
         preempting: preempting.clone(),
         clock: Some(options.clock.clone()),
         rng: Some(options.rng.clone()),
+        recorders: recorders.clone(),
     };
     let frameworks = Arc::new(frameworks(&options.configuration, &handle, &options.plugins)?);
     let mut extenders = options.extenders.clone();
     extenders.extend(options.configuration.connect()?);
-    let recorder = |name: &Arc<str>| {
-        let source = Source::scheduler(name, &options.host);
-        (name.clone(), Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone()))
-    };
-    let recorders = frameworks.keys().map(recorder).collect();
     // Until the scheduler ends: another one may be started after it.
     let mut subscriptions = Subscriptions::new(&options.informers, &changes);
     if shutdown.race(subscriptions.synced()).await.is_none() {

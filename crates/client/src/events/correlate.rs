@@ -22,6 +22,7 @@ pub(super) struct Event {
     pub reason: String,
     pub action: String,
     pub message: String,
+    pub annotations: BTreeMap<String, String>,
     pub at: Timestamp,
 }
 
@@ -134,6 +135,7 @@ mod tests {
             reason: "R".into(),
             action: String::new(),
             message: message.into(),
+            annotations: BTreeMap::new(),
             at: Timestamp::from_second(second).unwrap(),
         }
     }

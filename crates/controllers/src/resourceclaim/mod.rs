@@ -110,12 +110,14 @@ impl Controller {
     /// A pod that is gone or done releases its claims.
     fn claims_of_pod(&self, change: &Change<Pod>, queue: &WorkQueue<Key>) {
         let pod = change.latest();
-        if !pod.view.spec.has_resource_claims || !(change.new.is_none() || is_done(pod)) {
+        if !(change.new.is_none() || is_done(pod)) {
             return;
         }
         let own: BTreeSet<String> = names(pod).0.into_iter().collect();
         let own = own.iter().filter_map(|n| n.split_once('/'));
         own.for_each(|(ns, name)| queue.add(Key::new(ns, name)));
+        // With the claim that the scheduler makes for extended resources.
+        self.claims.cache().controlled_by(&pod.meta.uid).for_each(|claim| queue.add(claim.key()));
         if change.new.is_none() {
             self.generated.lock().retain(|(uid, _), _| *uid != pod.meta.uid);
         }

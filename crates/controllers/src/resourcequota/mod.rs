@@ -13,6 +13,7 @@ use client::{ApiResource, Informer, Key, ListOptions, Outcome, Scope, WorkQueue,
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, ReplicationController, ResourceQuota, Secret, Service,
 };
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use meta::{Gvr, Object, Quantity};
 use parking_lot::Mutex;
 use quota::{self, Amounts, Quota};
@@ -93,7 +94,7 @@ fn pod_frees_quota(old: &Pod, new: &Pod) -> bool {
 }
 
 /// The resources that quotas count under names of their own.
-fn known() -> [ApiResource; 7] {
+fn known() -> [ApiResource; 8] {
     [
         pods(),
         ApiResource::typed::<Service>(),
@@ -102,6 +103,7 @@ fn known() -> [ApiResource; 7] {
         ApiResource::typed::<Secret>(),
         ApiResource::typed::<ReplicationController>(),
         ApiResource::typed::<ResourceQuota>(),
+        ApiResource::typed::<ResourceClaim>(),
     ]
 }
 

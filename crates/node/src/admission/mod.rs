@@ -7,10 +7,8 @@
 //!
 //! A critical pod that lacks only resources is admitted and preempts other pods (see [`preemption`]); it waits until they have
 //! ended. A pod that lacks only what terminating pods still hold waits for them too.
-//!
-//! Left out: refusing pods while the node is under pressure.
 
-mod preemption;
+pub(crate) mod preemption;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -208,6 +206,17 @@ impl Admission {
         let state = self.state.lock();
         let priority = |taken: &Taken| i32::try_from(taken.pod.view.priority).unwrap_or(i32::MAX);
         state.taken.iter().map(|(uid, taken)| (uid.clone(), priority(taken))).collect()
+    }
+
+    /// The admitted pods that are not terminating.
+    pub fn running(&self) -> Vec<Arc<scheduler::pod::Pod>> {
+        let state = self.state.lock();
+        state.taken.values().filter(|t| !t.ending).map(|t| t.pod.clone()).collect()
+    }
+
+    /// Whether a pod is admitted and has not ended.
+    pub fn holds(&self, uid: &str) -> bool {
+        self.state.lock().taken.contains_key(uid)
     }
 
     /// Whether the pod is preempted.

@@ -6,6 +6,7 @@
 
 mod effects;
 mod form;
+mod managers;
 mod thresholds;
 mod validate;
 
@@ -21,8 +22,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::affinity::CpuSet;
 use crate::options::SeccompDefault;
-pub use thresholds::{Threshold, Thresholds};
+use crate::pod::verification::Verification;
+pub use managers::MemoryReservation;
+pub use thresholds::{Amount, Pressure, Signal, Starved, Threshold};
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +123,40 @@ pub struct KubeletConfiguration {
     pub serialize_image_pulls: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_parallel_image_pulls: Option<i32>,
+    pub image_pull_credentials_verification_policy: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preloaded_images_verification_allowlist: Vec<String>,
     pub eviction_hard: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub eviction_soft: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub eviction_soft_grace_period: BTreeMap<String, String>,
+    pub eviction_pressure_transition_period: GoDuration,
+    #[serde(skip_serializing_if = "is_none")]
+    pub eviction_max_pod_grace_period: i32,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub eviction_minimum_reclaim: BTreeMap<String, String>,
+    pub enforce_node_allocatable: Vec<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cpu_manager_policy: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpu_manager_policy_options: BTreeMap<String, String>,
+    pub cpu_manager_reconcile_period: GoDuration,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub memory_manager_policy: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub topology_manager_policy: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub topology_manager_scope: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub topology_manager_policy_options: BTreeMap<String, String>,
+    #[serde(rename = "reservedSystemCPUs", skip_serializing_if = "String::is_empty")]
+    pub reserved_system_cpus: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reserved_memory: Vec<MemoryReservation>,
+    /// Only those that permit options.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub feature_gates: BTreeMap<String, bool>,
     pub merge_default_eviction_settings: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub system_reserved: BTreeMap<String, String>,
@@ -243,7 +280,25 @@ impl Default for KubeletConfiguration {
             // Upstream pulls one image after the other unless a limit is given.
             serialize_image_pulls: false,
             max_parallel_image_pulls: None,
+            image_pull_credentials_verification_policy: "NeverVerifyPreloadedImages".into(),
+            preloaded_images_verification_allowlist: Vec::new(),
             eviction_hard: default_eviction(),
+            eviction_soft: BTreeMap::new(),
+            eviction_soft_grace_period: BTreeMap::new(),
+            eviction_pressure_transition_period: GoDuration::seconds(5 * 60),
+            eviction_max_pod_grace_period: 0,
+            eviction_minimum_reclaim: BTreeMap::new(),
+            enforce_node_allocatable: vec!["pods".into()],
+            cpu_manager_policy: "none".into(),
+            cpu_manager_policy_options: BTreeMap::new(),
+            cpu_manager_reconcile_period: GoDuration::seconds(10),
+            memory_manager_policy: "None".into(),
+            topology_manager_policy: "none".into(),
+            topology_manager_scope: "container".into(),
+            topology_manager_policy_options: BTreeMap::new(),
+            reserved_system_cpus: String::new(),
+            reserved_memory: Vec::new(),
+            feature_gates: BTreeMap::new(),
             merge_default_eviction_settings: false,
             system_reserved: BTreeMap::new(),
             kube_reserved: BTreeMap::new(),
@@ -261,7 +316,8 @@ impl Default for KubeletConfiguration {
 }
 
 /// Fields whose zero value means the default, as upstream.
-const UNSET_IF_ZERO: [&str; 12] = [
+const UNSET_IF_ZERO: [&str; 19] = [
+    "imagePullCredentialsVerificationPolicy",
     "fileCheckFrequency",
     "address",
     "port",
@@ -271,6 +327,12 @@ const UNSET_IF_ZERO: [&str; 12] = [
     "imageMinimumGCAge",
     "maxPods",
     "containerLogMaxSize",
+    "evictionPressureTransitionPeriod",
+    "cpuManagerPolicy",
+    "cpuManagerReconcilePeriod",
+    "memoryManagerPolicy",
+    "topologyManagerPolicy",
+    "topologyManagerScope",
     "authentication/webhook/cacheTTL",
     "authorization/webhook/cacheAuthorizedTTL",
     "authorization/webhook/cacheUnauthorizedTTL",
@@ -317,12 +379,24 @@ impl KubeletConfiguration {
 
     /// The amount of a resource that is reserved for the system and for Kubernetes; of CPU in thousandths.
     pub fn reserved(&self, resource: &str) -> u64 {
+        if resource == "cpu" && !self.reserved_system_cpus.is_empty() {
+            // As upstream, they replace the reserved amounts.
+            let cpus = self.reserved_system_cpus.parse::<CpuSet>().map_or(0, |c| c.len());
+            return 1000 * cpus as u64;
+        }
         let amount = |reserved: &BTreeMap<String, String>| {
             let quantity = reserved.get(resource)?.parse::<Quantity>().ok()?;
             let amount = if resource == "cpu" { quantity.milli_value() } else { quantity.value() };
             u64::try_from(amount).ok()
         };
         [&self.system_reserved, &self.kube_reserved].into_iter().filter_map(amount).sum()
+    }
+
+    /// The images for which pods need credentials although they are present.
+    pub(crate) fn verification(&self) -> Verification {
+        let allowlist = &self.preloaded_images_verification_allowlist;
+        // Patterns were validated.
+        Verification::read(&self.image_pull_credentials_verification_policy, allowlist).unwrap_or(Verification::Always)
     }
 
     /// How many images may be pulled at a time.
@@ -333,10 +407,37 @@ impl KubeletConfiguration {
         self.max_parallel_image_pulls.and_then(|n| usize::try_from(n).ok())
     }
 
-    /// The thresholds of hard eviction. Only for a valid configuration.
-    pub fn thresholds(&self) -> Thresholds {
-        Thresholds::parse(&self.eviction_hard).unwrap_or_default()
+    /// The thresholds of eviction. Only for a valid configuration.
+    pub fn thresholds(&self) -> Vec<Threshold> {
+        self.parse_thresholds().unwrap_or_default()
     }
+
+    fn parse_thresholds(&self) -> Result<Vec<Threshold>, String> {
+        thresholds::parse(thresholds::Sources {
+            hard: &self.eviction_hard,
+            soft: &self.eviction_soft,
+            soft_grace_period: &self.eviction_soft_grace_period,
+            minimum_reclaim: &self.eviction_minimum_reclaim,
+            enforces_pods: self.enforces_pods(),
+        })
+    }
+
+    /// Whether the limits of all pods together are enforced.
+    pub fn enforces_pods(&self) -> bool {
+        self.enforce_node_allocatable.iter().any(|what| what == "pods")
+    }
+
+    /// What a hard threshold of eviction keeps of a resource with this capacity.
+    pub fn hard_threshold(&self, signal: Signal, capacity: u64) -> u64 {
+        let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
+        let all = self.thresholds().into_iter().filter(|t| t.signal == signal && t.is_hard());
+        all.map(|t| u64::try_from(t.value.of_capacity(capacity).value()).unwrap_or(0)).next().unwrap_or(0)
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_none(number: &i32) -> bool {
+    *number == 0
 }
 
 fn decode(text: &str) -> Result<Value, String> {

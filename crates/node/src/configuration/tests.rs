@@ -41,8 +41,9 @@ fn fields_are_read() {
     assert_eq!((c.cluster_dns[0].as_str(), c.cluster_domain.as_str()), ("10.0.0.10", "example.org"));
     assert_eq!(c.node_status_report_frequency, GoDuration::seconds(4), "as often as updates, unless it is set");
     assert!(c.serialize_image_pulls && c.seccomp_default);
-    assert_eq!(c.thresholds().memory, Some(Threshold::Share(0.05)));
-    assert!(c.thresholds().disk.is_some(), "merged with the default");
+    let of = |signal| c.thresholds().into_iter().find(|t| t.signal == signal).map(|t| t.value);
+    assert_eq!(of(Signal::MemoryAvailable), Some(Amount::Share(0.05)));
+    assert!(of(Signal::NodeFsAvailable).is_some(), "merged with the default");
     assert_eq!(c.shutdown_grace_period.get(), Duration::from_secs(30));
     assert_eq!(ignored, ["syncFrequency", "featureGates"]);
 }
@@ -73,11 +74,42 @@ fn decoding_is_strict() {
 }
 
 #[test]
+fn soft_eviction_is_read() {
+    let (c, _) = read(json!({
+        "evictionSoft": {"memory.available": "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "30s"},
+        "evictionPressureTransitionPeriod": "0s", "evictionMaxPodGracePeriod": 60, "enforceNodeAllocatable": ["none"],
+        "evictionMinimumReclaim": {"memory.available": "0"},
+    }))
+    .unwrap();
+    let soft: Vec<Threshold> = c.thresholds().into_iter().filter(|t| !t.is_hard()).collect();
+    assert_eq!((soft.len(), soft[0].grace_period), (1, Duration::from_secs(30)));
+    assert_eq!(c.eviction_pressure_transition_period, GoDuration::seconds(300), "zero is the default");
+    assert!(c.thresholds().iter().all(|t| t.signal != Signal::AllocatableMemoryAvailable));
+    let error = read(json!({"evictionSoft": {"memory.available": "1Gi"}})).unwrap_err();
+    assert!(
+        error.ends_with("grace period must be specified for the soft eviction threshold memory.available"),
+        "{error}"
+    );
+}
+
+#[test]
 fn invalid_values_have_upstreams_messages() {
     let check = |fields: Value, message: &str| {
         let whole = format!("failed to validate kubelet configuration, error: {message}");
         assert_eq!(read(fields.clone()).unwrap_err(), whole, "{fields}");
     };
+    check(
+        json!({"imagePullCredentialsVerificationPolicy": "Sometimes"}),
+        "invalid configuration: option \"Sometimes\" specified for imagePullCredentialsVerificationPolicy. Valid options are \"NeverVerify\", \"NeverVerifyPreloadedImages\", \"NeverVerifyAllowlistedImages\" or \"AlwaysVerify\"",
+    );
+    check(
+        json!({"preloadedImagesVerificationAllowlist": ["quay.io/a"]}),
+        "invalid configuration: can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\"",
+    );
+    check(
+        json!({"imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages", "preloadedImagesVerificationAllowlist": ["quay.io/a:1"]}),
+        "invalid configuration: invalid image pattern in `preloadedImagesVerificationAllowlist`: neither tag nor digest is accepted in an image reference: quay.io/a:1",
+    );
     check(json!({"maxPods": -1}), "invalid configuration: maxPods (--max-pods) -1 must not be a negative number");
     check(
         json!({"imageGCHighThresholdPercent": 101, "port": 70000}),
@@ -101,11 +133,11 @@ fn invalid_values_have_upstreams_messages() {
     check(json!({"containerLogMaxFiles": 1}), "invalid configuration: containerLogMaxFiles must be greater than 1");
     check(
         json!({"evictionHard": {"memory.free": "1Mi"}}),
-        "invalid configuration: evictionHard: unsupported eviction signal memory.free",
+        "invalid configuration: unsupported eviction signal memory.free",
     );
     check(
         json!({"evictionHard": {"memory.available": "120%"}}),
-        "invalid configuration: evictionHard: eviction percentage threshold memory.available must be < 100%: 120%",
+        "invalid configuration: eviction percentage threshold memory.available must be <= 100%: 120%",
     );
     check(json!({"registerWithTaints": [{"key": "a", "effect": "Never"}]}), "invalid taint: a:Never");
 }
@@ -117,8 +149,7 @@ fn values_that_cannot_be_honoured_are_refused() {
         json!({"readOnlyPort": 10255}),
         json!({"authentication": {"anonymous": {"enabled": true}}}),
         json!({"authorization": {"mode": "AlwaysAllow"}}),
-        json!({"cpuManagerPolicy": "static"}),
-        json!({"evictionSoft": {"memory.available": "1Gi"}}),
+        json!({"cgroupRoot": "/kubelet"}),
         json!({"memorySwap": {"swapBehavior": "LimitedSwap"}}),
     ] {
         let error = read(fields.clone()).unwrap_err();
@@ -138,9 +169,18 @@ fn every_field_is_accounted_for() {
         cluster_domain: "d".into(),
         cluster_dns: vec!["10.0.0.1".into()],
         max_parallel_image_pulls: Some(2),
+        preloaded_images_verification_allowlist: vec!["quay.io/a".into()],
         system_reserved: default_eviction(),
         kube_reserved: default_eviction(),
         allowed_unsafe_sysctls: vec!["a".into()],
+        eviction_soft: default_eviction(),
+        eviction_soft_grace_period: default_eviction(),
+        eviction_max_pod_grace_period: 1,
+        eviction_minimum_reclaim: default_eviction(),
+        cpu_manager_policy_options: default_eviction(),
+        topology_manager_policy_options: default_eviction(),
+        reserved_system_cpus: "0".into(),
+        reserved_memory: vec![MemoryReservation::default()],
         shutdown_grace_period_by_pod_priority: vec![ShutdownGracePeriod::default()],
         register_with_taints: vec![Taint::default()],
         ..KubeletConfiguration::default()

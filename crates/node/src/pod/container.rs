@@ -101,6 +101,7 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
         labels,
         annotations: BTreeMap::new(),
         mounts: parts.mounts,
+        devices: Vec::new(),
         env: parts.env,
     })
 }

@@ -7,16 +7,29 @@ use meta::Quantity;
 use std::collections::BTreeMap;
 
 const RESOURCE: &str = "ephemeral-storage";
-/// Reason of a pod whose local storage exceeds a limit.
-pub const EVICTED: &str = "Evicted";
 
-/// What a pod uses, in bytes.
+/// What a container uses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ContainerStorage {
+    /// Bytes and inodes of its writable layer.
+    pub layer: (u64, u64),
+    /// Bytes of its log.
+    pub log: u64,
+}
+
+impl ContainerStorage {
+    fn bytes(self) -> u64 {
+        self.layer.0.saturating_add(self.log)
+    }
+}
+
+/// What a pod uses.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// By name of the `emptyDir` volume on disk.
-    pub volumes: BTreeMap<String, u64>,
-    /// Writable layer and log, by name of the container.
-    pub containers: BTreeMap<String, u64>,
+    /// Bytes and inodes by name of the `emptyDir` volume on disk.
+    pub volumes: BTreeMap<String, (u64, u64)>,
+    /// By name of the container.
+    pub containers: BTreeMap<String, ContainerStorage>,
 }
 
 /// The limits of a pod.
@@ -50,19 +63,26 @@ impl Limits {
         (limits != Self::default()).then_some(limits)
     }
 
-    /// The message of an eviction; none if no limit is exceeded.
-    pub fn exceeded(&self, usage: &Usage) -> Option<String> {
+    /// The signal (of metrics) and the message of an eviction; none if no limit is exceeded.
+    pub fn exceeded(&self, usage: &Usage) -> Option<(&'static str, String)> {
         let is_over = |used: u64, limit: &Quantity| i128::from(used) * 1_000_000_000 > limit.nano_value();
-        let used = |all: &BTreeMap<String, u64>, name: &str| all.get(name).copied().unwrap_or(0);
-        if let Some((name, size)) = self.volumes.iter().find(|(name, size)| is_over(used(&usage.volumes, name), size)) {
-            return Some(format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{size}\". "));
+        let volume = |name: &str| usage.volumes.get(name).map_or(0, |v| v.0);
+        let container = |name: &str| usage.containers.get(name).map_or(0, |c| c.bytes());
+        if let Some((name, size)) = self.volumes.iter().find(|(name, size)| is_over(volume(name), size)) {
+            let message = format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{size}\". ");
+            return Some(("emptydirfs.limit", message));
         }
-        let total = usage.volumes.values().chain(usage.containers.values()).sum();
+        let all = usage.volumes.values().map(|v| v.0).chain(usage.containers.values().map(|c| c.bytes()));
+        let total = all.fold(0, u64::saturating_add);
         if let Some(limit) = self.pod.as_ref().filter(|limit| is_over(total, limit)) {
-            return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "));
+            let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+            return Some(("ephemeralpodfs.limit", message));
         }
-        let over = self.containers.iter().find(|(name, limit)| is_over(used(&usage.containers, name), limit));
-        over.map(|(name, limit)| format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "))
+        let over = self.containers.iter().find(|(name, limit)| is_over(container(name), limit));
+        over.map(|(name, limit)| {
+            let message = format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". ");
+            ("ephemeralcontainerfs.limit", message)
+        })
     }
 }
 
@@ -96,9 +116,13 @@ mod tests {
     use serde_json::{Value, json};
 
     fn exceeded(spec: Value, volumes: &[(&str, u64)], containers: &[(&str, u64)]) -> Option<String> {
-        let map = |all: &[(&str, u64)]| all.iter().map(|(n, u)| ((*n).to_owned(), *u)).collect();
-        let usage = Usage { volumes: map(volumes), containers: map(containers) };
-        Limits::of(&serde_json::from_value(spec).unwrap())?.exceeded(&usage)
+        let container = |log| ContainerStorage { layer: (0, 0), log };
+        let usage = Usage {
+            volumes: volumes.iter().map(|(n, u)| ((*n).to_owned(), (*u, 1))).collect(),
+            containers: containers.iter().map(|(n, u)| ((*n).to_owned(), container(*u))).collect(),
+        };
+        let exceeded = Limits::of(&serde_json::from_value(spec).unwrap())?.exceeded(&usage);
+        exceeded.map(|(_, message)| message)
     }
 
     fn container(name: &str, limit: &str) -> Value {

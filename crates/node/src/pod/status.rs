@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState as State, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodStatus,
-    ResourceRequirements, VolumeMount, VolumeMountStatus,
+    ResourceRequirements, ResourceStatus, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
@@ -19,10 +19,7 @@ use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use super::totals;
-use crate::admission::PREEMPTING;
-use crate::pod::local_storage::EVICTED;
 use crate::resources::{is_sidecar, qos};
-use crate::shutdown::TERMINATED;
 
 /// Why a container waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +43,8 @@ pub struct Facts<'a> {
     pub health: &'a BTreeMap<String, Health>,
     /// Ids of the containers that the agent has killed so that they start again.
     pub killed: &'a BTreeSet<String>,
+    /// The health of devices, by name of the container.
+    pub devices: &'a BTreeMap<String, Vec<ResourceStatus>>,
     /// Termination messages by container id.
     pub messages: &'a BTreeMap<String, String>,
     pub sandbox_ready: bool,
@@ -54,6 +53,8 @@ pub struct Facts<'a> {
     pub now: Timestamp,
     /// Why the agent ended the pod (`DeadlineExceeded`, `Evicted`), with the message.
     pub failed: Option<(&'a str, &'a str)>,
+    /// The message of the condition `DisruptionTarget`, if the agent ended the pod for the sake of the node.
+    pub disruption: Option<&'a str>,
     /// The pod has ended: nothing of it runs or will run.
     pub has_ended: bool,
     pub details: Details,
@@ -175,6 +176,7 @@ impl Facts<'_> {
             let actuated = newest.and_then(|c| self.actuated.get(&c.id));
             out.resources = Some(actuated.cloned().unwrap_or(resources));
             out.volume_mounts = mounts(s.volume_mounts.as_ref());
+            out.allocated_resources_status = self.devices.get(name).cloned().filter(|all| !all.is_empty());
         }
         let waiting = self.waiting.get(name);
         let Some(c) = newest else {
@@ -475,13 +477,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         condition(CONDITIONS[3], containers),
         condition(CONDITIONS[4], Verdict::yes()),
     ];
-    let disruption = facts.failed.and_then(|(reason, message)| match reason {
-        _ if reason == PREEMPTING.0 => Some("Pod was preempted by Kubelet to accommodate a critical pod."),
-        _ if reason == TERMINATED.0 => Some(message),
-        EVICTED => Some(message),
-        _ => None,
-    });
-    if let Some(message) = disruption {
+    if let Some(message) = facts.disruption {
         let message = Some(message.to_owned());
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
         conditions.push(condition("DisruptionTarget", verdict));

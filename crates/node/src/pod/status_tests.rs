@@ -55,6 +55,8 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
         host_ip: "192.0.2.1",
         now: Timestamp::from_second(300).unwrap(),
         failed: None,
+        disruption: None,
+        devices: &BTreeMap::new(),
         has_ended,
         details: Details::All,
     })

@@ -6,9 +6,9 @@ use runtime::{Timestamp, Usage};
 use serde_json::{Value, json};
 use supervisor::blocking;
 
-use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodUsage, collect, processes};
+use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodUsage, collect};
 use super::{Body, Error, Handle, json};
-use crate::node::most_pids;
+use crate::node::{most_pids, processes};
 use crate::options::Options;
 
 /// The file system of pods, images and logs. Bytes and inodes.

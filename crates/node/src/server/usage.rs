@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{Error, Handle};
 use crate::counts::PodLabels;
-use crate::node::meminfo;
+use crate::node::{meminfo, processes};
 use crate::options::Host;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
 
@@ -303,12 +303,6 @@ fn machine() -> Usage {
         major_page_faults: fault("pgmajfault"),
         pids: processes(),
     }
-}
-
-/// Number of processes and threads of the machine.
-pub(super) fn processes() -> u64 {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(['/', ' ']).nth(4).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// Parses `/proc/stat`: nanoseconds of user and system time. User time includes that of guests.

@@ -57,6 +57,13 @@ pub struct Machine {
     pub max_pods: i32,
     /// Seconds by which the agent's clock is ahead of that of its shims.
     pub ahead: i64,
+    /// The directory of pods, on a mount of its own, if it is not `directory`.
+    pub data_dir: Option<PathBuf>,
+    /// In place of the machine's own, if there is one.
+    pub observer: Option<Arc<dyn node::NodeObserver>>,
+    pub topology: Arc<dyn node::TopologySource>,
+    /// Fields of the configuration that a test changes.
+    pub configure: Arc<dyn Fn(&mut KubeletConfiguration) + Send + Sync>,
     pub agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
     pub handle: Option<Handle>,
     /// In place of the runtime, if there is one.
@@ -108,6 +115,10 @@ impl Machine {
             seccomp_default: false,
             max_pods: 110,
             ahead: 0,
+            data_dir: None,
+            observer: None,
+            topology: Arc::new(node::Sysfs::default()),
+            configure: Arc::new(|_| {}),
             agent: None,
             handle: None,
             held: None,
@@ -118,6 +129,13 @@ impl Machine {
 
     pub async fn start(&mut self) {
         let network = PodNetwork::open(self.network.clone()).await.unwrap();
+        let mut configuration = KubeletConfiguration {
+            max_pods: self.max_pods,
+            seccomp_default: self.seccomp_default,
+            static_pod_path: self.manifests().display().to_string(),
+            ..KubeletConfiguration::default()
+        };
+        (self.configure)(&mut configuration);
         let agent = Agent::new(Options {
             client: self.api.client(),
             node_name: "n1".into(),
@@ -128,24 +146,23 @@ impl Machine {
                 None => Arc::new(self.embedded.clone()),
             },
             host: Arc::new(self.embedded.clone()),
+            observer: self.observer.clone().unwrap_or_else(|| self.own_observer()),
+            topology: self.topology.clone(),
             puller: self.puller(),
             network: Some(network),
             node_namespace: Some(self.node.clone()),
-            data_dir: self.directory.path().to_owned(),
+            data_dir: self.data_dir(),
             kubelet_root: "/var/lib/kubelet".into(),
+            cdi_directories: vec![self.directory.path().join("cdi")],
             log_dir: self.directory.path().join("logs"),
+            credential_plugins: node::credentials::Plugins::default(),
             dns: DnsOptions {
                 servers: vec!["10.202.0.10".into()],
                 domain: "cluster.local".into(),
                 node: String::new(),
             },
             pod_cidr: Some("10.201.0.0/24".into()),
-            configuration: KubeletConfiguration {
-                max_pods: self.max_pods,
-                seccomp_default: self.seccomp_default,
-                static_pod_path: self.manifests().display().to_string(),
-                ..KubeletConfiguration::default()
-            },
+            configuration,
             decoder: Arc::new(Manifests),
             sysctls: node::Allowlist::default(),
             address: [0, 0, 0, 0].into(),
@@ -168,10 +185,19 @@ impl Machine {
         self.agent = Some((trigger, task));
     }
 
+    fn own_observer(&self) -> Arc<dyn node::NodeObserver> {
+        let (data_dir, runtime) = (self.data_dir(), self.directory.path().join("runtime"));
+        Arc::new(node::MachineObserver::new(data_dir, &runtime, 0, Arc::new(self.embedded.clone())))
+    }
+
     fn puller(&self) -> distribution::Puller {
         let configuration = self.directory.path().join("registries.yaml");
         let limits = distribution::Limits { response: std::time::Duration::from_secs(2), ..Default::default() };
         distribution::Puller::new(self.embedded.images().clone(), configuration, limits)
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone().unwrap_or_else(|| self.directory.path().to_owned())
     }
 
     /// The directory of static pods.
@@ -217,6 +243,12 @@ impl Machine {
         (read("cpu/cpu.cfs_quota_us", "cpu.max"), read("memory/memory.limit_in_bytes", "memory.max") >> 20)
     }
 
+    /// The processors of a control group below `kubepods`.
+    pub fn cpus(&self, path: &str) -> String {
+        let files = self.cgroup_files(path, "cpuset/cpuset.cpus", "cpuset.cpus");
+        files.iter().find_map(|p| std::fs::read_to_string(p).ok()).unwrap_or_default().trim().to_owned()
+    }
+
     /// Whether there is a control group below `kubepods`.
     pub fn has_cgroup(&self, path: &str) -> bool {
         self.cgroup_files(path, "cpu/cpu.shares", "cgroup.procs").iter().any(|p| p.exists())
@@ -224,7 +256,7 @@ impl Machine {
 
     pub async fn finish(mut self) {
         self.stop().await;
-        for e in std::fs::read_dir(self.directory.path().join("pods")).into_iter().flatten().flatten() {
+        for e in std::fs::read_dir(self.data_dir().join("pods")).into_iter().flatten().flatten() {
             for kind in std::fs::read_dir(e.path().join("volumes")).into_iter().flatten().flatten() {
                 for v in std::fs::read_dir(kind.path()).into_iter().flatten().flatten() {
                     let _ = nix::mount::umount2(&v.path(), nix::mount::MntFlags::MNT_DETACH);
@@ -234,6 +266,9 @@ impl Machine {
         Embedded::purge(&self.runtime).await.unwrap();
         PodNetwork::purge(&self.network).await.unwrap();
         network::namespace::remove(&self.node).unwrap();
+        if let Some(disk) = &self.data_dir {
+            nix::mount::umount2(disk, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! An agent with the embedded runtime, in a network namespace of its own, against a small API.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+mod affinity;
+mod device_plugins;
+mod evictions;
 mod fake;
 mod images;
 mod lifecycle;

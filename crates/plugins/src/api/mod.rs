@@ -4,6 +4,9 @@
 //! protobuf allows. Generated crates of these APIs are unmaintained, and would bring another version of tonic.
 
 pub mod csi;
+pub mod devices;
+pub mod dra;
+pub mod pod_resources;
 pub mod registration;
 
 use std::fmt;

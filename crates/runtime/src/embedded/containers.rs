@@ -14,6 +14,7 @@ use super::pods::STOP_TIMEOUT;
 use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices};
+use crate::devices::DeviceNode;
 use crate::image::{Image, Sha256};
 use crate::records::{self, VERSION};
 use crate::shim::{EMPTY_LAYER, MAX_ACCOUNTS, resolve_user};
@@ -119,7 +120,8 @@ impl Inner {
         let cgroup = format!("{}/{}", self.pod(&record.pod)?.record.cgroup, record.id);
         // Root of a user namespace could revert mount options, and cannot use other devices.
         let restricted = !record.config.security.privileged || record.user_namespace.is_some();
-        let devices = if restricted && self.limits.device_rules { Devices::Plain } else { Devices::Any };
+        let devices =
+            if restricted && self.limits.device_rules { Devices::Plain(&record.devices) } else { Devices::Any };
         self.hierarchies
             .create_container(&cgroup, &record.config.resources, devices)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
@@ -197,6 +199,7 @@ impl Inner {
         // The record has their resolved values.
         (config.command, config.args, config.env) = Default::default();
         let mut requested = std::mem::take(&mut config.mounts);
+        let requested_devices = std::mem::take(&mut config.devices);
         let security = &config.security;
         if security.unmasked_proc && pod.config.user_namespace.is_none() {
             return Err(invalid("/proc mount", "unmasked without a user namespace of the pod".into()));
@@ -219,6 +222,11 @@ impl Inner {
             if !mount.target.is_absolute() || mount.target.components().any(|c| c == std::path::Component::ParentDir) {
                 return Err(invalid("mount path", format!("{:?} is not absolute", mount.target)));
             }
+        }
+        let mut devices = Vec::new();
+        for request in requested_devices {
+            let node = DeviceNode::read(&request);
+            devices.push(node.map_err(|e| invalid("device", format!("{}: {e}", request.host.display())))?);
         }
         let mounted_images = self.mounted_images(&requested)?;
         let user = self.user(image, security);
@@ -259,6 +267,7 @@ impl Inner {
             mounts,
             user,
             mounted_images,
+            devices,
             shm: if pod.config.host_ipc { "/dev/shm".into() } else { directory.join("shm") },
             user_namespace: pod.config.user_namespace,
             cgroups: self.hierarchies.process_directories(&format!("{}/{id}", pod.cgroup)),

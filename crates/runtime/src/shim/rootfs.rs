@@ -28,6 +28,7 @@ use super::propagation;
 use crate::api::{FileKind, Mount, MountSource, Propagation};
 use crate::beneath::{Directory, Leaf, Links};
 use crate::cgroup::CgroupDirectory;
+use crate::devices::DeviceNode;
 use crate::spec::ContainerRecord;
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
@@ -179,6 +180,20 @@ fn refuse_proc(root: &Directory, at: BorrowedFd, target: &Path, tree: Option<Bor
     Err(format!("{:?} cannot be mounted because it is inside /proc", target.display().to_string()))
 }
 
+/// Creates a node for a device of the host, with the owner and mode of the host's node.
+fn make_device(device: &DeviceNode, node: &Path) -> io::Result<Bind> {
+    let (flag, kind) = match device.is_block() {
+        true => (SFlag::S_IFBLK, FileKind::BlockDevice),
+        false => (SFlag::S_IFCHR, FileKind::CharacterDevice),
+    };
+    let (mode, (major, minor)) = (Mode::from_bits_truncate(device.mode), device.number());
+    mknod(node, flag, mode, makedev(major, minor))?;
+    fchmodat(AT_FDCWD, node, mode, FchmodatFlags::FollowSymlink)?;
+    std::os::unix::fs::chown(node, Some(device.owner.0), Some(device.owner.1))?;
+    let file = open(node, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok(Bind { tree: sys::clone_mount(file.as_fd(), false)?, target: device.target.clone(), kind })
+}
+
 /// Whether the container gets the devices of the host. A container in a user namespace could not use them.
 fn has_devices(record: &ContainerRecord) -> bool {
     record.config.security.privileged && record.user_namespace.is_none()
@@ -231,7 +246,7 @@ impl Sources {
 
     /// Creates the container's device nodes, unless it has the host's. They are in a file system in memory that is mounted on
     /// `place` while they are created; the caller's mount namespace is its own.
-    fn make_devices(&mut self, place: &Path) -> Result<()> {
+    fn make_devices(&mut self, record: &ContainerRecord, place: &Path) -> Result<()> {
         if !self.devices.is_empty() {
             return Ok(());
         }
@@ -247,7 +262,12 @@ impl Sources {
             let target = Path::new("/dev").join(name);
             Ok(Bind { tree: sys::clone_mount(file.as_fd(), false)?, target, kind: FileKind::CharacterDevice })
         });
-        self.devices = made.collect::<io::Result<_>>().map_err(stage("making devices"))?;
+        let mut devices: Vec<Bind> = made.collect::<io::Result<_>>().map_err(stage("making devices"))?;
+        for (i, device) in record.devices.iter().enumerate() {
+            let made = make_device(device, &place.join(format!("more-{i}")));
+            devices.push(made.map_err(stage(format_args!("making device {}", device.target.display())))?);
+        }
+        self.devices = devices;
         umount2(place, MntFlags::MNT_DETACH).map_err(|e| format!("leaving the file system of devices: {e}"))
     }
 
@@ -296,7 +316,7 @@ impl Prepared {
     pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd, shared: BorrowedFd) -> Result<Prepared> {
         let mut sources = Sources::open(record, Some((users, shared)))?;
         detach_from_host()?;
-        sources.make_devices(&state.join("rootfs"))?;
+        sources.make_devices(record, &state.join("rootfs"))?;
         enter_layers(record, Some(users))?;
         sources.mount_images(record, state)?;
         overlay(record, state)?;
@@ -369,7 +389,7 @@ fn lock_read_only(record: &ContainerRecord, sources: &Sources, place: &Path) -> 
 pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
     let mut sources = Sources::open(record, None)?;
     detach_from_host()?;
-    sources.make_devices(&state.join("rootfs"))?;
+    sources.make_devices(record, &state.join("rootfs"))?;
     enter_layers(record, None)?;
     sources.mount_images(record, state)?;
     overlay(record, state)?;

@@ -1,7 +1,9 @@
 //! Prefers nodes whose resources the pod brings into balance.
 
 use crate::cluster::{Cluster, Node};
+use crate::devices::Devices;
 use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
+use crate::plugins::node_resources_fit::amounts;
 use crate::pod::Pod;
 use crate::resources::Resources;
 
@@ -24,6 +26,7 @@ impl BalancedAllocation {
 struct Balance<'a> {
     resources: &'a [Box<str>],
     requests: &'a Resources,
+    devices: &'a Devices,
 }
 
 impl Plugin for BalancedAllocation {
@@ -36,10 +39,10 @@ impl Plugin for BalancedAllocation {
     }
 
     /// A pod without requests does not affect the balance.
-    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        let requests = &pod.view.requests;
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+        let (requests, devices) = (&pod.view.requests, cluster.devices());
         let any = self.resources.iter().any(|name| requests.get(name) != 0);
-        any.then(|| Box::new(Balance { resources: &self.resources, requests }) as Box<dyn NodeScore>)
+        any.then(|| Box::new(Balance { resources: &self.resources, requests, devices }) as Box<dyn NodeScore>)
     }
 }
 
@@ -63,12 +66,15 @@ impl NodeScore for Balance<'_> {
         let (mut with, mut without) = ([0.0; MOST], [0.0; MOST]);
         let mut counted = 0;
         for name in self.resources {
-            let (requested, there) = (self.requests.get(name), n.view.allocatable.get(name));
+            let requested = self.requests.get(name);
             let is_extended = !matches!(&**name, "cpu" | "memory" | "ephemeral-storage");
-            if there == 0 || (requested == 0 && is_extended) {
+            if requested == 0 && is_extended {
                 continue;
             }
-            let used = node.requested.get(name);
+            let (there, used) = amounts(self.devices, name, node, n);
+            if there == 0 {
+                continue;
+            }
             with[counted] = ((used + requested) as f64 / there as f64).min(1.0);
             without[counted] = (used as f64 / there as f64).min(1.0);
             counted += 1;

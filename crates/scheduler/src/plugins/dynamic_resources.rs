@@ -1,24 +1,26 @@
 //! Allocates devices for the resource claims of pods.
 
 mod conditions;
+mod extended;
 mod preference;
 mod write;
 
 use crate::allocation::{Allocator, Offer, is_usable};
 use crate::capacity::InUse;
 use crate::cluster::{Cluster, Node, NodeEntry};
-use crate::devices::{DeviceClaim, Devices, Selectors};
+use crate::devices::{DeviceClaim, DeviceClaimInfo, Devices};
 use crate::framework::{
     NodeFilter, NodeScore, Plugin, Point, PostFilter, PostFilterContext, PreFilter, Read, Refusal, normalize,
 };
 use crate::plugins::Handle;
 use crate::pod::Pod;
-use client::{Client, Error};
+use client::{Client, Error, Recorder, Regarding, Severity};
+use extended::{Extended, Generated};
 use futures::future::BoxFuture;
 use meta::{Clock, Rng};
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,25 +29,76 @@ const NAME: &str = "DynamicResources";
 /// The most pods that may use a claim.
 const MOST_CONSUMERS: usize = 256;
 
+/// How long a claim counts that was created and that the informer does not show.
+const UNSEEN: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
+
+/// A claim that a pod uses.
+#[derive(Clone)]
+enum Claim {
+    Known(Arc<DeviceClaim>),
+    /// Is created before the pod is bound, for its extended resources.
+    Generated(Arc<Generated>),
+}
+
 /// A claim that a pod may use, and the devices for it; null if it has them already.
-type Reservation = (Arc<DeviceClaim>, Value);
+type Reservation = (Claim, Value);
+
+impl Claim {
+    fn view(&self) -> &DeviceClaimInfo {
+        match self {
+            Self::Known(claim) => &claim.view,
+            Self::Generated(generated) => &generated.view,
+        }
+    }
+
+    /// What identifies it among reservations: its UID, or while it has none, that of its pod.
+    fn id(&self, pod: &Pod) -> Arc<str> {
+        match self {
+            Self::Known(claim) => claim.meta.uid.clone(),
+            Self::Generated(_) => pod.meta.uid.clone(),
+        }
+    }
+}
+
+struct Created {
+    /// The UID of the pod.
+    pod: Arc<str>,
+    at: jiff::Timestamp,
+}
 
 #[derive(Default)]
 struct Reserved {
     /// By UID of the pod.
     pods: HashMap<Arc<str>, Vec<Reservation>>,
-    /// The allocations that the claims do not show yet, by UID of the claim.
+    /// The allocations that the claims do not show yet, by identity of the claim.
     allocations: HashMap<Arc<str>, Value>,
+    /// The claims that were created and that the informer may not show yet, by UID.
+    created: HashMap<Arc<str>, Created>,
+}
+
+impl Reserved {
+    /// Records that the claim of a pod was created.
+    fn created(&mut self, pod: &Pod, uid: &str, now: jiff::Timestamp) {
+        let Some(allocation) = self.allocations.remove(&pod.meta.uid) else { return };
+        self.allocations.insert(uid.into(), allocation);
+        self.created.insert(uid.into(), Created { pod: pod.meta.uid.clone(), at: now });
+    }
+
+    /// Records that a claim was created in vain.
+    fn deleted(&mut self, uid: &str) {
+        self.allocations.remove(uid);
+        self.created.remove(uid);
+    }
 }
 
 pub struct DynamicResources {
     client: Option<Client>,
     clock: Option<Arc<dyn Clock>>,
     rng: Option<Arc<dyn Rng>>,
+    recorders: Arc<HashMap<Arc<str>, Recorder>>,
     /// How long devices may take to be bound.
     timeout: Duration,
-    selectors: Selectors,
-    reserved: Mutex<Reserved>,
+    reserved: Arc<Mutex<Reserved>>,
 }
 
 impl DynamicResources {
@@ -54,9 +107,9 @@ impl DynamicResources {
             client: handle.client.clone(),
             clock: handle.clock.clone(),
             rng: handle.rng.clone(),
+            recorders: handle.recorders.clone(),
             timeout,
-            selectors: Selectors::default(),
-            reserved: Mutex::default(),
+            reserved: Arc::default(),
         }
     }
 
@@ -136,40 +189,58 @@ impl DynamicResources {
 
     /// What a pod needs on a node: its claims, with devices for those that have none. Errors with the reason why it cannot be had.
     fn plan(&self, check: &Check<'_>, node: &NodeEntry) -> Result<Vec<Reservation>, &'static str> {
-        let missing: Vec<&Arc<DeviceClaim>> =
-            check.claims.iter().filter(|c| c.view.allocation.is_null()).copied().collect();
+        let generated = match &check.extended {
+            Extended::None => None,
+            Extended::Stale(_) => return Err("cannot schedule extended resource claim"),
+            Extended::Wanted(wanted) => wanted.on_node(check.devices, node)?.map(Arc::new),
+        };
         if check.claims.iter().any(|c| !c.view.allocation.is_null() && !self.is_available(c, node)) {
             return Err("resourceclaim not available on the node");
         }
+        let known = check.claims.iter().map(|c| Claim::Known((*c).clone()));
+        let all: Vec<Claim> = known.chain(generated.map(Claim::Generated)).collect();
+        let missing: Vec<&DeviceClaimInfo> = all.iter().map(Claim::view).filter(|v| v.allocation.is_null()).collect();
         let mut allocations = Vec::new();
         if !missing.is_empty() {
-            let mut allocator = Allocator::new(&check.offer, &self.selectors, node);
-            allocations = allocator.allocate(&missing).ok_or("cannot allocate all claims")?;
+            allocations = Allocator::new(&check.offer, node).allocate(&missing).ok_or("cannot allocate all claims")?;
         }
         let mut allocations = allocations.into_iter();
-        let reserve = |claim: &&Arc<DeviceClaim>| {
-            let new = claim.view.allocation.is_null().then(|| allocations.next()).flatten();
-            ((*claim).clone(), new.unwrap_or(Value::Null))
+        let reserve = |claim: Claim| {
+            let new = claim.view().allocation.is_null().then(|| allocations.next()).flatten();
+            (claim, new.unwrap_or(Value::Null))
         };
-        Ok(check.claims.iter().map(reserve).collect())
+        Ok(all.into_iter().map(reserve).collect())
     }
 }
 
 struct Check<'a> {
     plugin: &'a DynamicResources,
+    devices: &'a Devices,
     offer: Offer<'a>,
     claims: Vec<&'a Arc<DeviceClaim>>,
+    extended: Extended,
 }
 
 impl<'a> Check<'a> {
-    fn new(plugin: &'a DynamicResources, pod: &Pod, devices: &'a Devices) -> Result<Self, Refusal> {
-        let claims = DynamicResources::claims(pod, devices).map_err(|why| Refusal::unresolvable(NAME, why))?;
+    /// None if the pod needs no devices.
+    fn new(plugin: &'a DynamicResources, pod: &Pod, devices: &'a Devices) -> Result<Option<Self>, Refusal> {
+        let refused = |why: String| Refusal::unresolvable(NAME, why);
+        let claims = DynamicResources::claims(pod, devices).map_err(refused)?;
+        let extended = Extended::of(pod, devices).map_err(|e| refused(e.to_string()))?;
+        if claims.is_empty() && matches!(extended, Extended::None) {
+            return Ok(None);
+        }
+        plugin.forget_written(devices);
         if let Some(claim) = claims.iter().find(|c| plugin.reserved.lock().allocations.contains_key(&c.meta.uid)) {
             let key = format!("{}/{}", claim.meta.namespace, claim.meta.name);
-            let why = format!("resource claim {key} is in the process of being allocated");
-            return Err(Refusal::unresolvable(NAME, why));
+            return Err(refused(format!("resource claim {key} is in the process of being allocated")));
         }
-        Ok(Self { plugin, offer: Offer::new(devices, plugin.reserved(devices)), claims })
+        if plugin.reserved.lock().created.values().any(|c| c.pod == pod.meta.uid) {
+            let why = "the claim for the extended resources of an earlier attempt is not known yet";
+            return Err(refused(why.into()));
+        }
+        let offer = Offer::new(devices, plugin.reserved(devices));
+        Ok(Some(Self { plugin, devices, offer, claims, extended }))
     }
 }
 
@@ -191,15 +262,12 @@ impl Plugin for DynamicResources {
     }
 
     fn pre_filter<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
-        if pod.view.device_claims.is_empty() {
-            return Ok(None);
-        }
-        self.forget_written(cluster.devices());
-        Ok(Some(Box::new(Check::new(self, pod, cluster.devices())?)))
+        let check = Check::new(self, pod, cluster.devices())?;
+        Ok(check.map(|check| Box::new(check) as Box<dyn NodeFilter>))
     }
 
     fn reads(&self) -> &'static [Read] {
-        &[Read::Nodes, Read::NodeLabels, Read::Devices, Read::OwnClaims]
+        &[Read::Nodes, Read::NodeLabels, Read::Devices, Read::DeviceClasses, Read::OwnClaims]
     }
 
     fn post_filter(&self, context: &PostFilterContext<'_>) -> PostFilter {
@@ -208,7 +276,16 @@ impl Plugin for DynamicResources {
             let write = Box::pin(async move { write::deallocate(&client, &claim).await });
             return PostFilter::Repair { message: "deallocation of ResourceClaim completed".into(), write };
         }
-        let reason = match context.pod.view.device_claims.is_empty() {
+        let extended = Extended::of(context.pod, context.cluster.devices()).unwrap_or(Extended::None);
+        if let (Extended::Stale(claim), Some(client)) = (&extended, &self.client) {
+            let (client, claim) = (client.clone(), claim.clone());
+            let write = Box::pin(async move {
+                extended::delete(&client, &claim.meta.namespace, &claim.meta.name, &claim.meta.uid).await
+            });
+            return PostFilter::Repair { message: "deletion of ResourceClaim completed".into(), write };
+        }
+        let needs_none = context.pod.view.device_claims.is_empty() && matches!(extended, Extended::None);
+        let reason = match needs_none {
             true => "no new claims to deallocate",
             false => "still not schedulable",
         };
@@ -216,20 +293,20 @@ impl Plugin for DynamicResources {
     }
 
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        let check = Check::new(self, pod, cluster.devices()).ok().filter(|c| !c.claims.is_empty())?;
+        let check = Check::new(self, pod, cluster.devices()).ok().flatten()?;
         let has_choice = |c: &Arc<DeviceClaim>| preference::alternatives(&c.view.devices).next().is_some();
         check.claims.iter().any(|c| has_choice(c)).then(|| Box::new(Preferred(check)) as _)
     }
 
     fn reserve(&self, pod: &Pod, node: &str, cluster: &Cluster) -> Result<(), Refusal> {
         let entry = cluster.node(node).and_then(|n| n.entry.as_ref());
-        let (false, Some(entry)) = (pod.view.device_claims.is_empty(), entry) else { return Ok(()) };
-        let check = Check::new(self, pod, cluster.devices())?;
+        let Some(entry) = entry else { return Ok(()) };
+        let Some(check) = Check::new(self, pod, cluster.devices())? else { return Ok(()) };
         let mut plan = self.plan(&check, entry).map_err(|why| Refusal::unresolvable(NAME, why))?;
         plan.iter_mut().for_each(|(_, allocation)| self.name_shares(allocation));
         let mut reserved = self.reserved.lock();
         for (claim, allocation) in plan.iter().filter(|(_, a)| !a.is_null()) {
-            reserved.allocations.insert(claim.meta.uid.clone(), allocation.clone());
+            reserved.allocations.insert(claim.id(pod), allocation.clone());
         }
         reserved.pods.insert(pod.meta.uid.clone(), plan);
         Ok(())
@@ -238,19 +315,43 @@ impl Plugin for DynamicResources {
     fn unreserve(&self, pod: &Pod, _: &str) {
         let mut reserved = self.reserved.lock();
         for (claim, _) in reserved.pods.remove(&pod.meta.uid).into_iter().flatten() {
-            reserved.allocations.remove(&claim.meta.uid);
+            reserved.allocations.remove(&claim.id(pod));
         }
     }
 
-    fn pre_bind(&self, pod: &Arc<Pod>, _: &Arc<str>) -> Option<BoxFuture<'static, Result<(), Error>>> {
+    fn pre_bind(&self, pod: &Arc<Pod>, node: &Arc<str>) -> Option<BoxFuture<'static, Result<(), Error>>> {
         let plan = self.reserved.lock().pods.get(&pod.meta.uid).cloned()?;
-        let (client, clock, timeout, pod) = (self.client.clone()?, self.clock.clone()?, self.timeout, pod.clone());
+        let (client, clock) = (self.client.clone()?, self.clock.clone()?);
+        let recorder = self.recorders.get(&*pod.view.scheduler_name).cloned();
+        let (reserved, timeout, pod, node) = (self.reserved.clone(), self.timeout, pod.clone(), node.clone());
         Some(Box::pin(async move {
+            let mut names: Vec<String> = Vec::new();
             for (claim, allocation) in &plan {
-                write::reserve(&client, &*clock, &pod, claim, allocation).await?;
+                let name = match claim {
+                    Claim::Known(claim) => {
+                        let name = &*claim.meta.name;
+                        write::reserve(&client, &*clock, &pod, (name, &claim.meta.uid), allocation).await?;
+                        name.to_owned()
+                    }
+                    Claim::Generated(generated) => {
+                        bind_generated(&client, &*clock, &reserved, &pod, generated, allocation).await?
+                    }
+                };
+                names.push(name);
             }
-            for (claim, _) in &plan {
-                conditions::wait(&client, &*clock, claim, timeout).await?;
+            let has_conditions = |(claim, new): &Reservation| {
+                conditions::has_conditions(if new.is_null() { &claim.view().allocation } else { new })
+            };
+            if !plan.iter().any(has_conditions) {
+                return Ok(());
+            }
+            if let Some(recorder) = recorder {
+                let about = Regarding::from_meta("v1", "Pod", &pod.meta);
+                let message = format!("waiting for binding conditions for device on node {node}");
+                recorder.action(about, Severity::Normal, "BindingConditionsPending", "Scheduling", message);
+            }
+            for name in &names {
+                conditions::wait(&client, &*clock, (&pod.meta.namespace, name), timeout).await?;
             }
             Ok(())
         }))
@@ -265,12 +366,48 @@ impl DynamicResources {
     /// Forgets the allocations that the claims show, and those of claims that are gone.
     fn forget_written(&self, devices: &Devices) {
         let mut reserved = self.reserved.lock();
-        let Reserved { pods, allocations } = &mut *reserved;
-        let waiting: HashMap<&Arc<str>, &Arc<DeviceClaim>> =
-            pods.values().flatten().map(|(claim, _)| (&claim.meta.uid, claim)).collect();
-        allocations.retain(|uid, _| {
-            waiting.contains_key(uid) || devices.claim_by_uid(uid).is_some_and(|c| c.view.allocation.is_null())
+        let Reserved { pods, allocations, created } = &mut *reserved;
+        let now = self.clock.as_ref().map(|clock| clock.now());
+        let is_recent = |at: jiff::Timestamp| now.is_some_and(|now| now.duration_since(at) < UNSEEN);
+        created.retain(|uid, c| devices.claim_by_uid(uid).is_none() && is_recent(c.at));
+        let known = |(claim, _): &Reservation| match claim {
+            Claim::Known(claim) => Some(claim.meta.uid.clone()),
+            Claim::Generated(_) => None,
+        };
+        let waiting: HashSet<Arc<str>> = pods.values().flatten().filter_map(known).collect();
+        allocations.retain(|id, _| {
+            let is_unallocated = || devices.claim_by_uid(id).is_some_and(|c| c.view.allocation.is_null());
+            waiting.contains(id) || pods.contains_key(id) || created.contains_key(id) || is_unallocated()
         });
+    }
+}
+
+/// Creates the claim for the extended resources of a pod, with its devices, and returns its name. Nothing is left of it after an error.
+async fn bind_generated(
+    client: &Client,
+    clock: &dyn Clock,
+    reserved: &Mutex<Reserved>,
+    pod: &Pod,
+    generated: &Generated,
+    allocation: &Value,
+) -> Result<String, Error> {
+    let claim = generated.create(client, pod).await?;
+    let (name, uid) = (claim.name().to_owned(), claim.uid().to_owned());
+    reserved.lock().created(pod, &uid, clock.now());
+    let written = async {
+        write::reserve(client, clock, pod, (&name, &uid), allocation).await?;
+        generated.report(client, pod, &name).await
+    };
+    match written.await {
+        Ok(()) => Ok(name),
+        Err(e) => {
+            if let Err(also) = extended::delete(client, &pod.meta.namespace, &name, &uid).await {
+                // The next attempt deletes it.
+                tracing::debug!(claim = %name, "deleting the claim of a pod that was not bound failed: {also}");
+            }
+            reserved.lock().deleted(&uid);
+            Err(e)
+        }
     }
 }
 
@@ -281,8 +418,8 @@ impl NodeScore for Preferred<'_> {
     fn score(&self, node: &Node) -> i64 {
         let plan = node.entry.as_ref().and_then(|entry| self.0.plugin.plan(&self.0, entry).ok());
         let score = |(claim, new): &Reservation| {
-            let allocation = if new.is_null() { &claim.view.allocation } else { new };
-            preference::score(&claim.view.devices, allocation)
+            let allocation = if new.is_null() { &claim.view().allocation } else { new };
+            preference::score(&claim.view().devices, allocation)
         };
         plan.iter().flatten().map(score).sum()
     }

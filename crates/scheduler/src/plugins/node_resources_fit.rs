@@ -1,11 +1,15 @@
 //! Filters nodes without enough resources for a pod's requests, and scores nodes by the share of their resources that is requested.
 
-use crate::cluster::{Cluster, Node};
+use crate::allocation;
+use crate::cluster::{Cluster, Node, NodeEntry};
+use crate::devices::Devices;
 use crate::explain::{Change, Shortfall, amount, plural};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::resources::Resources;
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NAME: &str = "NodeResourcesFit";
 
@@ -28,6 +32,8 @@ pub struct NodeResourcesFit {
     pub ignored: Vec<Box<str>>,
     /// Groups (the part before the slash) of extended resources that are not filtered.
     pub ignored_groups: Vec<Box<str>>,
+    /// Whether the cluster had device classes when a pod was filtered last. Copies share it.
+    pub has_device_classes: Arc<AtomicBool>,
 }
 
 impl Default for NodeResourcesFit {
@@ -37,6 +43,7 @@ impl Default for NodeResourcesFit {
             resources: vec![("cpu".into(), 1), ("memory".into(), 1)],
             ignored: Vec::new(),
             ignored_groups: Vec::new(),
+            has_device_classes: Arc::default(),
         }
     }
 }
@@ -143,33 +150,41 @@ impl Plugin for NodeResourcesFit {
         &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn pre_filter<'a>(&'a self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+    fn pre_filter<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
+        let devices = cluster.devices();
+        self.has_device_classes.store(devices.has_classes(), Ordering::Relaxed);
         let requests = match self.counted(&pod.view.requests) {
             Some(counted) => Cow::Owned(counted),
             None => Cow::Borrowed(&pod.view.requests),
         };
-        Ok(Some(Box::new(Check { requests })))
+        Ok(Some(Box::new(Check { devices, requests })))
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        Some(Box::new(Usage { strategy: &self.strategy, resources: &self.resources, pod }))
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+        let devices = cluster.devices();
+        Some(Box::new(Usage { strategy: &self.strategy, resources: &self.resources, pod, devices }))
     }
 
     fn reads(&self) -> &'static [Read] {
-        &[Read::Nodes, Read::NodeAllocatable, Read::GonePods, Read::PodRequests, Read::OwnRequests]
+        &[Read::Nodes, Read::NodeAllocatable, Read::GonePods, Read::PodRequests, Read::OwnRequests, Read::DeviceClasses]
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
         let requests = &pod.view.requests;
+        let fits_empty = |allocatable: &Resources| match self.has_device_classes.load(Ordering::Relaxed) {
+            true => fits_empty(&elsewhere(requests, allocatable), allocatable),
+            false => fits_empty(requests, allocatable),
+        };
         match event {
-            Event::NodeAdded(node) => fits_empty(requests, &node.view.allocatable),
+            Event::DependencyChanged(Read::DeviceClasses) => !requests.extended.is_empty(),
+            Event::NodeAdded(node) => fits_empty(&node.view.allocatable),
             Event::NodeChanged { old, new } => {
                 let (old, new) = (&old.view.allocatable, &new.view.allocatable);
                 let more = |name: &str| requests.get(name) > 0 && new.get(name) > old.get(name);
                 let extended = requests.extended.iter().any(|(name, _)| more(name));
                 let any =
                     new.pods > old.pods || ["cpu", "memory", "ephemeral-storage"].into_iter().any(more) || extended;
-                any && fits_empty(requests, new)
+                any && fits_empty(new)
             }
             Event::PodChanged { old, new } => {
                 let (old, new) = (&old.view.requests, &new.view.requests);
@@ -186,8 +201,43 @@ fn fits_empty(requests: &Resources, allocatable: &Resources) -> bool {
     insufficiencies(requests, &Resources::default(), 0, allocatable).is_empty()
 }
 
+/// The requests without extended resources of which a node has nothing: drivers of devices may provide those.
+fn elsewhere(requests: &Resources, allocatable: &Resources) -> Resources {
+    let mut rest = requests.clone();
+    rest.extended.retain(|(name, _)| allocatable.extended(name) > 0);
+    rest
+}
+
+/// Whether devices provide an extended resource on a node, and not a device plugin (upstream `shouldDelegateResourceToDRA`).
+pub fn is_provided_by_devices(devices: &Devices, resource: &str, node: &NodeEntry) -> bool {
+    node.view.allocatable.extended(resource) == 0 && devices.class_of_resource(resource).is_some()
+}
+
+/// What a node has of a resource, and what its pods request. Of an extended resource that devices provide: devices.
+pub fn amounts(devices: &Devices, resource: &str, node: &Node, entry: &NodeEntry) -> (i64, i64) {
+    let there = entry.view.allocatable.get(resource);
+    match devices.class_of_resource(resource) {
+        Some(class) if there == 0 => allocation::totals(devices, class, entry),
+        _ => (there, node.requested.get(resource)),
+    }
+}
+
 struct Check<'a> {
     requests: Cow<'a, Resources>,
+    devices: &'a Devices,
+}
+
+impl Check<'_> {
+    /// The requests that the node itself has to meet.
+    fn on_node(&self, node: &NodeEntry) -> Cow<'_, Resources> {
+        let provided = |(name, _): &(Arc<str>, i64)| is_provided_by_devices(self.devices, name, node);
+        if !self.requests.extended.iter().any(provided) {
+            return Cow::Borrowed(&self.requests);
+        }
+        let mut requests = Resources::clone(&self.requests);
+        requests.extended.retain(|request| !provided(request));
+        Cow::Owned(requests)
+    }
 }
 
 impl NodeFilter for Check<'_> {
@@ -203,13 +253,13 @@ impl NodeFilter for Check<'_> {
         if fits {
             return Ok(());
         }
-        let (reasons, resolvable) = shortfalls(r, u, node.pods.len(), a);
+        let (reasons, resolvable) = shortfalls(&self.on_node(n), u, node.pods.len(), a);
         if reasons.is_empty() { Ok(()) } else { Err(Refusal { plugin: NAME, reasons, resolvable }) }
     }
 
     fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {
         let Some(n) = &node.entry else { return Vec::new() };
-        let missing = insufficiencies(&self.requests, &node.requested, node.pods.len(), &n.view.allocatable);
+        let missing = insufficiencies(&self.on_node(n), &node.requested, node.pods.len(), &n.view.allocatable);
         missing.iter().map(shortfall).collect()
     }
 }
@@ -241,6 +291,7 @@ struct Usage<'a> {
     strategy: &'a Strategy,
     resources: &'a [(Box<str>, i64)],
     pod: &'a Pod,
+    devices: &'a Devices,
 }
 
 impl Strategy {
@@ -278,13 +329,19 @@ impl NodeScore for Usage<'_> {
         let Some(n) = &node.entry else { return 0 };
         let (mut sum, mut weights) = (0, 0);
         for (name, weight) in self.resources {
-            let there = n.view.allocatable.get(name);
-            let (used, requested) = match &**name {
-                "cpu" | "memory" => (node.nonzero.get(name), self.pod.view.nonzero.get(name)),
-                "ephemeral-storage" => (node.requested.get(name), self.pod.view.requests.get(name)),
+            let (there, used, requested) = match &**name {
+                "cpu" | "memory" => {
+                    (n.view.allocatable.get(name), node.nonzero.get(name), self.pod.view.nonzero.get(name))
+                }
+                "ephemeral-storage" => {
+                    (n.view.allocatable.get(name), node.requested.get(name), self.pod.view.requests.get(name))
+                }
                 _ => match self.pod.view.requests.get(name) {
                     0 => continue,
-                    requested => (node.requested.get(name), requested),
+                    requested => {
+                        let (there, used) = amounts(self.devices, name, node, n);
+                        (there, used, requested)
+                    }
                 },
             };
             if there == 0 {

@@ -226,6 +226,36 @@ async fn objects_ports_and_storage_are_counted() {
     assert_eq!(used["services.nodeports"], "1");
 }
 
+/// Quotas limit the devices of a class that claims request, and the extended resource that the class offers to pods.
+#[tokio::test]
+async fn devices_are_counted() {
+    let p = Plane::start(12).await;
+    let (devices, extended) =
+        ("gpu.deviceclass.resource.k8s.io/devices", "requests.deviceclass.resource.kubernetes.io/gpu");
+    p.quota("devices", json!({"hard": {devices: "5", extended: "2"}})).await;
+    let claims = "/apis/resource.k8s.io/v1/namespaces/golden/resourceclaims";
+    let claim =
+        |name: &str, requests: Value| json!({"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}});
+    let alternatives =
+        json!([{"name": "a", "deviceClassName": "gpu"}, {"name": "b", "deviceClassName": "gpu", "count": 3}]);
+    let mixed =
+        json!([{"name": "x", "exactly": {"deviceClassName": "gpu"}}, {"name": "y", "firstAvailable": alternatives}]);
+    p.make(claims, claim("four", mixed)).await;
+    let two = json!([{"name": "x", "exactly": {"deviceClassName": "gpu", "count": 2}}]);
+    let why = p.refused(claims, claim("two", two)).await;
+    assert!(why.contains(&format!("requested: {devices}=2, used: {devices}=4, limited: {devices}=5")), "{why}");
+    let all = json!([{"name": "x", "exactly": {"deviceClassName": "gpu", "allocationMode": "All"}}]);
+    assert!(p.refused(claims, claim("all", all)).await.contains(&format!("requested: {devices}=32")));
+    p.make(claims, claim("other", json!([{"name": "x", "exactly": {"deviceClassName": "nic", "count": 9}}]))).await;
+    let pods = "/api/v1/namespaces/golden/pods";
+    let gpu = |count: u32| {
+        let amounts = json!({"deviceclass.resource.kubernetes.io/gpu": count});
+        json!({"requests": amounts, "limits": amounts})
+    };
+    p.make(pods, pod("small", gpu(2))).await;
+    assert!(p.refused(pods, pod("more", gpu(1))).await.contains(&format!("requested: {extended}=1")));
+}
+
 /// Upstream never counted events; a quota that names them limits nothing and says nothing of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_are_not_counted() {

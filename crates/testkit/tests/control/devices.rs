@@ -176,3 +176,70 @@ async fn pods_wait_until_their_devices_are_attached() {
     report("attached").await;
     assert_eq!(p.node_of("pod").await, "a");
 }
+
+/// A device driver provides an extended resource: pods request it like any other, and get devices by a claim that is made for them.
+///
+/// Clauses: R06.extended
+#[tokio::test(start_paused = true)]
+async fn drivers_provide_extended_resources() {
+    let p = Plane::start().await;
+    let gpu = "example.com/gpu";
+    p.node("a", "4").await;
+    p.offer("a", &["x", "x"]).await;
+    let requesting = |name: &str, resource: &str, count: u32| {
+        let resources = json!({"requests": {resource: count}, "limits": {resource: count}});
+        let container = json!({"name": "c", "image": "sleep:600", "resources": resources});
+        let spec = json!({"restartPolicy": "Never", "containers": [container]});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    };
+    p.create("pods", requesting("one", gpu, 1)).await;
+    p.waits_because("one", "1 Insufficient example.com/gpu").await;
+    // The class makes it one.
+    p.resource("deviceclasses", json!({"spec": {"extendedResourceName": gpu}}), "gpu").await;
+    assert_eq!(p.node_of("one").await, "a");
+    let pod = p.api("pods").get("one").await.unwrap();
+    let status = pod.at(&["status", "extendedResourceClaimStatus"]).unwrap().clone();
+    let mapping = json!({"containerName": "c", "resourceName": gpu, "requestName": "container-0-request-0"});
+    assert_eq!(status["requestMappings"], json!([mapping]));
+    let name = status["resourceClaimName"].as_str().unwrap().to_owned();
+    assert!(name.starts_with("one-extended-resources-"), "{name}");
+    let claim = p.api("resourceclaims").get(&name).await.unwrap();
+    assert_eq!(claim.annotation("resource.kubernetes.io/extended-resource-claim"), Some("true"));
+    assert_eq!(claim.at(&["status", "allocation", "devices", "results"]).unwrap()[0]["device"], "gpu0");
+    assert_eq!(claim.at(&["status", "reservedFor"]).unwrap()[0]["uid"], pod.uid());
+    // The class offers a resource of its own name, too. Two more do not fit.
+    p.create("pods", requesting("two", "deviceclass.resource.kubernetes.io/gpu", 2)).await;
+    p.waits_because("two", "1 cannot allocate all claims").await;
+    assert_eq!(p.list("resourceclaims").await.len(), 1, "a pod that waits has no claim");
+    // The devices are free when the pod has ended, and its claim is gone.
+    assert_eq!(p.node_of("two").await, "a");
+    p.until("the claim is gone", async || {
+        p.api("resourceclaims").get_opt(&name).await.unwrap().is_none().then_some(())
+    })
+    .await;
+}
+
+/// A claim of an attempt that failed is deleted, and the next attempt makes another one.
+#[tokio::test(start_paused = true)]
+async fn a_stale_claim_for_extended_resources_is_replaced() {
+    let p = Plane::start().await;
+    p.node("a", "4").await;
+    p.offer("a", &["x"]).await;
+    let spec = json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"example.com/gpu": 1}, "limits": {"example.com/gpu": 1}}}]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec});
+    p.create("pods", pod).await;
+    p.waits_because("pod", "1 Insufficient example.com/gpu").await;
+    let uid = p.api("pods").get("pod").await.unwrap().uid().to_owned();
+    let request = json!({"name": "container-0-request-0", "exactly": {"deviceClassName": "gpu"}});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {
+        "name": "stale", "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        "finalizers": ["resource.kubernetes.io/delete-protection"],
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": uid, "controller": true}],
+    }, "spec": {"devices": {"requests": [request]}}});
+    p.create("resourceclaims", claim).await;
+    p.resource("deviceclasses", json!({"spec": {"extendedResourceName": "example.com/gpu"}}), "gpu").await;
+    assert_eq!(p.node_of("pod").await, "a");
+    let all = p.list("resourceclaims").await;
+    assert_eq!(all.len(), 1);
+    assert!(all[0].name().starts_with("pod-extended-resources-"), "{}", all[0].name());
+}

@@ -114,13 +114,18 @@ async fn gated_pod(r: &mut Reader<'_>, pod: &Value, gated: Finding, nodes: Nodes
     Ok(e.because([Finding::new("AfterGates", format!("without its gates: {summary}")).because(after)]))
 }
 
-/// Why a scheduler of another name has not taken a pod. None for the default scheduler, or if one has.
+/// Why no scheduler has taken a pod: none of its name runs. None if one has, or may.
 async fn unserved_scheduler(r: &mut Reader<'_>, pod: &Value) -> Result<Option<Finding>> {
     let scheduler = text(pod, "/spec/schedulerName");
-    if matches!(scheduler, "" | "default-scheduler") || condition(pod, "PodScheduled").is_some() {
+    if condition(pod, "PodScheduled").is_some() {
         return Ok(None);
     }
     let Served::Unqueued(running) = served(r, pod).await? else { return Ok(None) };
+    // A server that does not say has the default scheduler.
+    let may_run = matches!(scheduler, "" | "default-scheduler") && running.is_empty();
+    if may_run || running.iter().any(|name| name == scheduler) {
+        return Ok(None);
+    }
     let pods = r.list("v1", "", "pods").await?;
     let acted = |p: &&Value| !text(p, "/spec/nodeName").is_empty() || condition(p, "PodScheduled").is_some();
     let scheduled = pods.iter().filter(|p| condition(p, "PodScheduled").is_some());

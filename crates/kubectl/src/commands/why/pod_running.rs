@@ -77,7 +77,11 @@ fn not_started(pod: &Value, what: &str, spec: &Value, status: &Value, now: Times
         | "ImageInspectError"
         | "RegistryUnavailable"
         | "SignatureValidationFailed" => {
-            let text = format!("{container}: the image {image} cannot be used ({waiting}){colon}");
+            let what = match image_volume(pod, spec, message) {
+                Some((volume, reference)) => format!("the image {reference} of its volume {volume}"),
+                None => format!("the image {image}"),
+            };
+            let text = format!("{container}: {what} cannot be used ({waiting}){colon}");
             (State::Waiting, vec![Finding::new("ImagePullFailed", text)])
         }
         "CreateContainerConfigError"
@@ -95,6 +99,17 @@ fn not_started(pod: &Value, what: &str, spec: &Value, status: &Value, now: Times
         }
         _ => (State::Restarting, vec![restarting(pod, &container, spec, status, now)]),
     }
+}
+
+/// The image volume of a container that a message of the kubelet is about, and its image.
+fn image_volume<'a>(pod: &'a Value, spec: &Value, message: &str) -> Option<(&'a str, &'a str)> {
+    if message.contains(&format!("\"{}\"", text(spec, "/image"))) {
+        return None;
+    }
+    let is_mounted = |v: &&Value| list(spec, "/volumeMounts").iter().any(|m| m["name"] == v["name"]);
+    let images = list(pod, "/spec/volumes").iter().filter(is_mounted);
+    let images = images.map(|v| (text(v, "/name"), text(v, "/image/reference")));
+    images.filter(|(_, r)| !r.is_empty()).find(|(_, reference)| message.contains(&format!("\"{reference}\"")))
 }
 
 /// How the last run of a container ended.

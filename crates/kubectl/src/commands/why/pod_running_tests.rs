@@ -16,6 +16,30 @@ fn pod(containers: Value, statuses: Value) -> Value {
         "status": {"containerStatuses": statuses}})
 }
 
+/// A message about the image of a volume does not blame that of the container.
+#[test]
+fn names_the_volume_whose_image_is_missing() {
+    let spec = json!([{"name": "app", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
+    let waiting = |reason: &str, message: &str| json!([{"name": "app", "state": {"waiting": {"reason": reason, "message": message}}}]);
+    let with_volume = |statuses: Value| {
+        let mut pod = pod(spec.clone(), statuses);
+        pod["spec"]["volumes"] = json!([{"name": "v", "image": {"reference": "r/x:1"}}]);
+        pod
+    };
+    check(
+        with_volume(waiting("ImagePullBackOff", "Back-off pulling image \"r/x:1\": no such host")),
+        "pod/p Waiting
+  container app: the image r/x:1 of its volume v cannot be used (ImagePullBackOff): Back-off pulling image \"r/x:1\": no such host
+",
+    );
+    check(
+        with_volume(waiting("ErrImagePull", "failed to pull image \"i\": no such host")),
+        "pod/p Waiting
+  container app: the image i cannot be used (ErrImagePull): failed to pull image \"i\": no such host
+",
+    );
+}
+
 /// Clauses: G01.restarting
 #[test]
 fn explains_restarts() {

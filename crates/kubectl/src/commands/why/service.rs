@@ -1,6 +1,7 @@
 //! Why a service has no endpoints.
 
-use super::fields::{has_condition, is_deleting, list, name, namespace, selects, text};
+use super::events;
+use super::fields::{has_condition, is_deleting, list, name, namespace, selects, text, uid};
 use super::finding::{Explanation, Finding, ObjectName, State, plural, some};
 use super::reader::{Reader, escaped};
 use crate::error::Result;
@@ -17,7 +18,12 @@ pub async fn explain(r: &mut Reader<'_>, service: &Value) -> Result<Explanation>
         )
         .await?;
     let pods = r.list("v1", ns, "pods").await?;
-    Ok(of_service(service, &slices, &pods, r.is_unreadable("pods", ns)))
+    let mut e = of_service(service, &slices, &pods, r.is_unreadable("pods", ns));
+    // The controller of the load balancer reports its errors in events alone.
+    if let Some(pending) = e.findings.iter_mut().find(|f| f.reason == "NoLoadBalancer") {
+        pending.children.extend(events::latest(r, ns, uid(service)).await?);
+    }
+    Ok(e)
 }
 
 /// From a service, its endpoint slices, and the pods of its namespace. Pure.

@@ -279,6 +279,14 @@ async fn suggests_schedulers_that_run() {
     let text = snapshot(&s, "why pod/p", "").await;
     let expect = "    => create the pod with a scheduler that runs (batch), or start a scheduler named mine\n";
     assert!(text.contains(expect), "{text}");
+    // The default scheduler need not run, either.
+    let mut default = other.clone();
+    default["spec"]["schedulerName"] = "default-scheduler".into();
+    let s = Server::new().on(POD, 200, default).on(at, 404, absent.clone());
+    let text = snapshot(&s, "why pod/p", "").await;
+    let expect =
+        "    => create the pod with a scheduler that runs (batch), or start a scheduler named default-scheduler\n";
+    assert!(text.contains(expect), "{text}");
     absent["details"] = json!({});
     let mut placed = waiting("1");
     placed["spec"]["schedulerName"] = "default-scheduler".into();
@@ -289,6 +297,22 @@ async fn suggests_schedulers_that_run() {
         text.contains("=> create the pod with a scheduler that has acted on pods (default-scheduler), or"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn shows_why_a_load_balancer_is_missing() {
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "default", "uid": "u"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
+    let event = json!({"type": "Warning", "reason": "SyncLoadBalancerFailed", "message": "no address is free",
+        "lastTimestamp": "2026-11-21T11:59:00Z"});
+    let events = "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.uid%3Du";
+    let s = Server::new().on("GET /api/v1/namespaces/default/services/s", 200, service).on(
+        events,
+        200,
+        list(json!([event])),
+    );
+    let text = snapshot(&s, "why service/s", "").await;
+    assert!(text.contains("SyncLoadBalancerFailed: no address is free"), "{text}");
 }
 
 #[tokio::test]

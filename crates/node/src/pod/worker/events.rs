@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use super::Worker;
 use crate::pod::spec::text;
 
-pub(super) fn regarding(pod: &Pod) -> Regarding {
+pub(crate) fn regarding(pod: &Pod) -> Regarding {
     let m = &pod.metadata;
     Regarding {
         api_version: "v1".into(),

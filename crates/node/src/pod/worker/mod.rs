@@ -29,6 +29,8 @@ use supervisor::panics::{Panicked, caught};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+pub(crate) use events::regarding as regarding_pod;
+
 use super::backoff::Backoffs;
 use super::holds::Holds;
 use super::probes::Probes;
@@ -57,6 +59,26 @@ pub(crate) enum Origin {
     Api,
     /// A manifest of the machine: a mirror pod of the API shows the pod.
     Manifest,
+}
+
+/// Why the agent ends a pod: reason and message of its status.
+#[derive(Clone, Debug)]
+struct Failure {
+    reason: String,
+    message: String,
+    /// The message of the condition `DisruptionTarget`, if the pod ends for the sake of the node.
+    disruption: Option<String>,
+}
+
+impl Failure {
+    fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.to_owned(), message: message.into(), disruption: None }
+    }
+
+    /// For the sake of the node.
+    fn disrupted(self, message: impl Into<String>) -> Self {
+        Self { disruption: Some(message.into()), ..self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +118,8 @@ pub(crate) struct Worker {
     /// Whether ends of containers are counted. Those before the first round were seen by an earlier agent.
     counts_ends: bool,
     ip: Option<IpAddr>,
-    /// Why the agent ended the pod: reason and message.
-    failed: Option<(String, String)>,
+    /// Why the agent ended the pod.
+    failed: Option<Failure>,
     stage: Stage,
     /// When this agent set up or refreshed the volumes last.
     refreshed: Option<Instant>,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use client::{Patch, WriteOptions};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 
 use super::{RESYNC, Worker, revision};
 use crate::pod::plan::Sandbox;
@@ -47,6 +47,9 @@ impl Worker {
         pod.status = Some(self.base.1.clone());
         let ip = self.ip.map(|ip| ip.to_string());
         let resizing = if has_ended { Vec::new() } else { self.resize.conditions() };
+        let specs = pod.spec.iter().flat_map(|s| &s.containers);
+        let of_devices = |c: &Spec| (c.name.clone(), self.shared.managers.devices.health(&self.uid, &c.name));
+        let devices = specs.map(of_devices).collect();
         let new = status::status(&Facts {
             pod: &pod,
             actuated: &self.resize.actuated,
@@ -56,12 +59,14 @@ impl Worker {
             waiting: &self.waiting,
             health: &health,
             killed: &self.killed,
+            devices: &devices,
             messages: &self.messages,
             sandbox_ready: seen.state() == Sandbox::Ready && !has_ended,
             pod_ip: ip.as_deref(),
             host_ip: &host_ip,
             now: self.now(),
-            failed: self.failed.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
+            failed: self.failed.as_ref().map(|f| (f.reason.as_str(), f.message.as_str())),
+            disruption: self.failed.as_ref().and_then(|f| f.disruption.as_deref()),
             has_ended,
             details: self.details,
         });

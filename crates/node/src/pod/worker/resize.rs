@@ -125,7 +125,11 @@ impl Worker {
         }
         let view = serde_json::to_vec(&*self.desired).map(|json| scheduler::pod::Pod::new(json.into()));
         let Ok(Ok(view)) = view else { return };
-        let (reason, event, why) = match self.shared.admission.resize(view.into()) {
+        let granted = match self.shared.managers.is_fixed(&self.desired) {
+            Some(why) => Err(Unfit::Infeasible(why.to_owned())),
+            None => self.shared.admission.resize(view.into()),
+        };
+        let (reason, event, why) = match granted {
             Ok(()) => {
                 self.resize.allocation = Allocation::of_spec(&self.desired);
                 self.pod = self.desired.clone();

@@ -123,6 +123,10 @@ impl Worker {
             _ => PidMode::Container,
         };
         let qos = resources::qos(spec);
+        let mut limits = resources::pod(spec, Some(options.configuration.pod_pids_limit));
+        if self.shared.managers.has_exclusive_cpus(&self.uid) {
+            (limits.cpu_quota, limits.cpu_period) = (None, None);
+        }
         let m = &pod.metadata;
         let config = PodConfig {
             id: format!("{}-{attempt}", self.uid),
@@ -139,7 +143,7 @@ impl Worker {
             resolv_conf: Some(files::resolv_conf(&pod, &options.dns)),
             hosts: Some(hosts),
             cgroup_parent: qos.cgroup(&self.uid),
-            resources: resources::pod(spec, Some(options.configuration.pod_pids_limit)),
+            resources: limits,
             labels: container::labels(&pod),
             annotations: BTreeMap::new(),
             log_directory: self.log_directory(),

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use client::{Key, Severity};
 use k8s_openapi::api::core::v1::{Container as Spec, LifecycleHandler};
-use runtime::ContainerState;
+use runtime::{ContainerConfig, ContainerState};
 use supervisor::blocking;
 
 use super::observe::Observed;
 use super::{Worker, unless_ending};
+use crate::cdi::{self, Edits};
+use crate::devices::Needs;
 use crate::pod::holds::SYNC_RETRY;
 use crate::pod::plan::{Role, ended_at};
 use crate::pod::spec::text;
@@ -164,7 +166,9 @@ impl Worker {
                 host: security::Host::read(options),
             })
         });
-        let config = config.await.map_err(|e| (CONFIG, e.to_string()))?;
+        let mut config = config.await.map_err(|e| (CONFIG, e.to_string()))?;
+        self.shared.managers.apply(&self.uid, &spec.name, &mut config.resources);
+        self.add_devices(spec, &mut config).await.map_err(|e| (CONFIG, e))?;
         match options.runtime.create_container(sandbox, config).await {
             Ok(id) => {
                 self.event(Some(&spec.name), Severity::Normal, "Created", "Container created");
@@ -173,4 +177,37 @@ impl Worker {
             Err(e) => Err(("CreateContainerError", e.to_string())),
         }
     }
+
+    /// Adds to a container what its devices need.
+    async fn add_devices(&self, spec: &Spec, config: &mut ContainerConfig) -> Result<(), String> {
+        let Needs { edits, annotations, cdi } = self.shared.managers.devices.start(&self.pod, spec).await?;
+        add(config, edits);
+        config.annotations.extend(annotations);
+        if !cdi.is_empty() {
+            let directories = self.shared.options.cdi_directories.clone();
+            let edits = blocking(move || cdi::Registry::read(&directories).edits(&cdi)).await;
+            add(config, edits.map_err(|e| e.to_string())?);
+        }
+        Ok(())
+    }
+}
+
+/// Adds what devices need to a container. Its own variables and mounts win.
+fn add(config: &mut ContainerConfig, edits: Edits) {
+    for (name, value) in edits.env {
+        if !config.env.iter().any(|(known, _)| *known == name) {
+            config.env.push((name, value));
+        }
+    }
+    for mount in edits.mounts {
+        if !config.mounts.iter().any(|known| known.target == mount.target) {
+            config.mounts.push(mount);
+        }
+    }
+    for device in edits.devices {
+        if !config.devices.iter().any(|known| known.target == device.target) {
+            config.devices.push(device);
+        }
+    }
+    config.security.supplemental_groups.extend(edits.groups);
 }

@@ -184,8 +184,9 @@ impl Worker {
                 return Duration::from_secs(2);
             }
             self.stage = Stage::Removed;
-            self.admitted = None;
+            self.end_admission().await;
             self.shared.known.shutdown.pod_ended(&self.uid);
+            self.shared.known.evictions.forget(&self.uid);
         }
         if gone {
             return RESYNC;
@@ -200,6 +201,12 @@ impl Worker {
                 Duration::from_secs(1)
             }
         }
+    }
+
+    /// Returns what the pod holds of the node to other pods.
+    pub(super) async fn end_admission(&mut self) {
+        self.shared.managers.release(&self.uid).await;
+        self.admitted = None;
     }
 
     pub(super) fn grace(&self) -> Duration {

@@ -4,13 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use client::Severity;
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use runtime::Container;
 use supervisor::blocking;
 use tokio::time::Instant;
 
-use super::Worker;
 use super::observe::Observed;
-use crate::pod::local_storage::{EVICTED, Limits, Usage};
+use super::{Failure, Worker};
+use crate::eviction::EVICTED;
+use crate::pod::local_storage::{ContainerStorage, Limits, Usage};
+use crate::shared::Shared;
 
 /// The pause between two measurements (upstream's `monitoringInterval`).
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -27,37 +30,39 @@ impl Worker {
             return None;
         }
         let begun = Instant::now();
-        let usage = self.measure_storage(seen).await;
+        let containers: Vec<Container> = seen.newest.values().cloned().collect();
+        let usage = self.shared.local_storage(&self.pod, &containers).await;
         // Users decide how many files there are to look at.
         self.storage_due = Some(Instant::now() + INTERVAL.max(begun.elapsed() * REST));
-        let message = limits.exceeded(&usage)?;
+        let (signal, message) = limits.exceeded(&usage)?;
         self.event(None, Severity::Warning, EVICTED, message.clone());
-        Some(self.fail_within(EVICTED, &message, GRACE).await)
+        self.shared.known.evicted(signal);
+        Some(self.fail_within(Failure::new(EVICTED, message), GRACE).await)
     }
 
     /// How long until the local storage is measured again; `None` for a pod without limits.
     pub(super) fn next_storage(&self) -> Option<Duration> {
         Some(self.storage_due?.saturating_duration_since(Instant::now()))
     }
+}
 
-    async fn measure_storage(&self, seen: &Observed) -> Usage {
+impl Shared {
+    /// What a pod with these containers uses of the node's disk. Walks all of it.
+    pub(crate) async fn local_storage(&self, pod: &Pod, containers: &[Container]) -> Usage {
         let mut usage = Usage::default();
-        for c in seen.newest.values() {
-            let (layer, _) = self.shared.options.runtime.container_layer(&c.id).await.unwrap_or_default();
+        for c in containers {
+            let layer = self.options.runtime.container_layer(&c.id).await.unwrap_or_default();
             let log = c.log_path.clone();
             let log = blocking(move || runtime::rotation::size(&log)).await.unwrap_or(0);
-            usage.containers.insert(c.name.clone(), layer + log);
+            usage.containers.insert(c.name.clone(), ContainerStorage { layer, log });
         }
         let is_on_disk =
             |v: &&Volume| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty());
-        let specs = self.pod.spec.as_ref().and_then(|s| s.volumes.as_ref()).into_iter().flatten();
-        let volumes: Vec<(String, PathBuf)> = specs
-            .filter(is_on_disk)
-            .filter_map(|v| Some((v.name.clone(), self.shared.volumes.directory(&self.pod, v)?)))
-            .collect();
+        let specs = pod.spec.as_ref().and_then(|s| s.volumes.as_ref()).into_iter().flatten();
+        let volumes: Vec<(String, PathBuf)> =
+            specs.filter(is_on_disk).filter_map(|v| Some((v.name.clone(), self.volumes.directory(pod, v)?))).collect();
         usage.volumes = blocking(move || {
-            let bytes = |(name, path): (String, PathBuf)| (name, runtime::beneath::disk_usage(&path).0);
-            volumes.into_iter().map(bytes).collect()
+            volumes.into_iter().map(|(name, path)| (name, runtime::beneath::disk_usage(&path))).collect()
         })
         .await;
         usage

@@ -7,8 +7,9 @@ use supervisor::blocking;
 
 use super::observe::Observed;
 use super::stop::Stopped;
-use super::{RESYNC, Stage, Worker, unless_ending};
+use super::{Failure, RESYNC, Stage, Worker, unless_ending};
 use crate::admission::{Admitted, PREEMPTING};
+use crate::eviction::{EVICTED, Eviction};
 use crate::pod::backoff::go_duration;
 use crate::pod::holds::SANDBOX;
 use crate::pod::keyring;
@@ -31,7 +32,7 @@ impl Worker {
             if self.stage != Stage::Ended {
                 self.stop_everything(self.grace()).await;
                 self.stage = Stage::Ended;
-                self.admitted = None;
+                self.end_admission().await;
             }
             // The end may not be reported yet.
             return if terminal { RESYNC } else { self.report(true).await.map_or(RESYNC, |u| u.retry) };
@@ -63,7 +64,7 @@ impl Worker {
             if deadline == Some(Duration::ZERO) {
                 let message = "Pod was active on the node longer than the specified deadline";
                 self.event(None, Severity::Normal, "DeadlineExceeded", message);
-                return self.fail("DeadlineExceeded", message).await;
+                return self.fail(Failure::new("DeadlineExceeded", message)).await;
             }
             if let Some(next) = self.check_storage(&seen).await {
                 return next;
@@ -78,7 +79,8 @@ impl Worker {
                 }
             {
                 self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
-                return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;
+                let message = format!("Pod was rejected: {}", refusal.message);
+                return self.fail(Failure::new(refusal.reason, message)).await;
             }
             if let Some(left) = deadline {
                 plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
@@ -104,18 +106,29 @@ impl Worker {
     async fn refuse(&mut self) -> Option<Duration> {
         if let Some(rejection) = self.rejected.take() {
             self.event(None, Severity::Warning, &rejection.reason, rejection.message.clone());
-            return Some(self.fail(&rejection.reason, &format!("Pod was rejected: {}", rejection.message)).await);
+            let message = format!("Pod was rejected: {}", rejection.message);
+            return Some(self.fail(Failure::new(&rejection.reason, message)).await);
         }
         if let Some(period) = self.shared.known.shutdown.period(&self.uid) {
             let (reason, message) = TERMINATED;
-            let next = self.fail_within(reason, message, self.grace().min(period)).await;
+            let failure = Failure::new(reason, message).disrupted(message);
+            let next = self.fail_within(failure, self.grace().min(period)).await;
             self.shared.known.shutdown.pod_ended(&self.uid);
             return Some(next);
         }
         if self.shared.admission.is_preempted(&self.uid) {
             let (reason, message) = PREEMPTING;
             self.event(None, Severity::Warning, reason, message);
-            return Some(self.fail(reason, message).await);
+            let failure =
+                Failure::new(reason, message).disrupted("Pod was preempted by Kubelet to accommodate a critical pod.");
+            return Some(self.fail(failure).await);
+        }
+        // Its event has been recorded when it was chosen.
+        if let Some(Eviction { message, grace_period }) = self.shared.known.evictions.of(&self.uid) {
+            let failure = Failure::new(EVICTED, message.clone()).disrupted(message);
+            let next = self.fail_within(failure, grace_period).await;
+            self.shared.known.evictions.forget(&self.uid);
+            return Some(next);
         }
         if self.admitted.as_ref().is_some_and(Admitted::waits) {
             // Nothing is reported: a new agent has to admit the pod again.
@@ -252,21 +265,21 @@ impl Worker {
     async fn finish(&mut self) -> Duration {
         self.stop_everything(self.grace()).await;
         self.stage = Stage::Ended;
-        self.admitted = None;
+        self.end_admission().await;
         self.waiting.clear();
         self.report(true).await.map_or(RESYNC, |u| u.retry)
     }
 
-    async fn fail(&mut self, reason: &str, message: &str) -> Duration {
-        self.fail_within(reason, message, self.grace()).await
+    async fn fail(&mut self, failure: Failure) -> Duration {
+        self.fail_within(failure, self.grace()).await
     }
 
     /// Ends the pod within this grace period.
-    pub(super) async fn fail_within(&mut self, reason: &str, message: &str, grace: Duration) -> Duration {
-        self.failed = Some((reason.to_owned(), message.to_owned()));
+    pub(super) async fn fail_within(&mut self, failure: Failure, grace: Duration) -> Duration {
+        self.failed = Some(failure);
         self.stop_everything(grace).await;
         self.stage = Stage::Ended;
-        self.admitted = None;
+        self.end_admission().await;
         self.report(true).await.map_or(RESYNC, |u| u.retry)
     }
 }

@@ -1,7 +1,8 @@
 //! Conditions that drivers set before a device can be used (`bindingConditions`).
 
-use crate::devices::{DeviceClaim, DeviceClaimInfo};
-use client::{ApiResource, Client, Error};
+use super::write;
+use crate::devices::DeviceClaimInfo;
+use client::{Client, Error};
 use meta::Clock;
 use serde_json::Value;
 use std::time::Duration;
@@ -60,11 +61,20 @@ pub fn has_failed(claim: &DeviceClaimInfo, timeout: Duration, clock: Option<&dyn
     }
 }
 
+/// Whether a pod waits for conditions of the devices of an allocation.
+pub fn has_conditions(allocation: &Value) -> bool {
+    let results = allocation["devices"]["results"].as_array().into_iter().flatten();
+    results.into_iter().any(|result| strings(result, "bindingConditions").next().is_some())
+}
+
 /// Waits until the devices of a claim can be used. Errors if that fails, or takes longer than `timeout`.
-pub async fn wait(client: &Client, clock: &dyn Clock, claim: &DeviceClaim, timeout: Duration) -> Result<(), Error> {
-    let resource = ApiResource::named("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", true);
-    let claims = client.dynamic(&resource).namespace(&claim.meta.namespace);
-    let name = &claim.meta.name;
+pub async fn wait(
+    client: &Client,
+    clock: &dyn Clock,
+    (namespace, name): (&str, &str),
+    timeout: Duration,
+) -> Result<(), Error> {
+    let claims = client.dynamic(&write::resource()).namespace(namespace);
     loop {
         let now = claims.get(name).await?;
         let status = |field: &str| now.at(&["status", field]).cloned().unwrap_or_default();
