@@ -11,7 +11,7 @@ pub mod cluster;
 mod driver;
 mod expand;
 mod node_info;
-pub mod paths;
+pub(crate) mod paths;
 mod registration;
 mod volume;
 

@@ -37,7 +37,7 @@ use crate::objects::Reference;
 use crate::pod::worker::Inbox;
 use contents::Contents;
 pub use memory::Memory;
-pub use mounts::mounts;
+pub use mounts::{devices, mounts};
 use token::Tokens;
 pub(crate) use types::set_group;
 use types::{TYPES, Type, Volume};

@@ -77,6 +77,10 @@ fn node() -> Server {
             answer("unpublish", q.volume_id.clone(), move || {
                 let target = Path::new(&q.target_path);
                 unmount(target)?;
+                if let Ok(device) = fs::read_to_string(Path::new(DATA).join(format!("{}.loop", q.volume_id))) {
+                    Command::new("/sbin/losetup").args(["-d", &device]).status()?;
+                    let _ = fs::remove_file(target);
+                }
                 match fs::remove_dir(target) {
                     Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
                     _ => Ok(Empty {}),
@@ -149,7 +153,7 @@ fn bind(from: &Path, to: &Path, is_read_only: bool) -> std::io::Result<()> {
 
 fn stage(q: &csi::NodeStageVolumeRequest) -> std::io::Result<()> {
     let target = Path::new(&q.staging_target_path);
-    if is_mounted(target) {
+    if is_mounted(target) || q.volume_capability.as_ref().is_some_and(|c| c.block.is_some()) {
         return Ok(());
     }
     let source = source(&q.volume_id)?;
@@ -161,8 +165,22 @@ fn stage(q: &csi::NodeStageVolumeRequest) -> std::io::Result<()> {
     if mounted.success() { Ok(()) } else { Err(std::io::Error::other("mounting the disk failed")) }
 }
 
+/// Publishes a device: a loop device at a file.
+fn publish_device(volume: &str, target: &Path) -> std::io::Result<()> {
+    let file = Path::new(DATA).join(volume);
+    fs::File::create(&file)?.set_len(1 << 20)?;
+    let made = Command::new("/sbin/losetup").args(["--find", "--show"]).arg(&file).output()?;
+    let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    fs::write(Path::new(DATA).join(format!("{volume}.loop")), &device)?;
+    fs::File::create(target)?;
+    bind(Path::new(&device), target, false)
+}
+
 fn publish(q: &csi::NodePublishVolumeRequest) -> std::io::Result<()> {
     let target = Path::new(&q.target_path);
+    if q.volume_capability.as_ref().is_some_and(|c| c.block.is_some()) {
+        return if is_mounted(target) { Ok(()) } else { publish_device(&q.volume_id, target) };
+    }
     fs::write(Path::new(DATA).join("publish-context"), format!("{:?}", q.volume_context))?;
     if is_mounted(target) {
         return Ok(());

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 pub const TESTS: &[Case] = &[
     ("csi::pods_share_a_volume_that_is_attached_first", pods_share_a_volume_that_is_attached_first),
     ("csi::inline_volumes_and_disks_come_and_go_with_their_pods", inline_volumes_and_disks_come_and_go_with_their_pods),
+    ("csi::devices_are_in_containers_that_list_them", devices_are_in_containers_that_list_them),
     ("csi::a_volume_grows_while_a_pod_uses_it", a_volume_grows_while_a_pod_uses_it),
 ];
 
@@ -95,12 +96,16 @@ impl<'a> Driver<'a> {
 
     /// A claim bound to a volume of the driver, as its provisioner makes it.
     fn volume(&self, name: &str, handle: &str, mode: &str) {
+        self.volume_of_mode(name, handle, mode, "Filesystem");
+    }
+
+    fn volume_of_mode(&self, name: &str, handle: &str, mode: &str, volume_mode: &str) {
         let s = self.s;
-        let spec = json!({"accessModes": [mode], "storageClassName": "", "volumeName": self.volume_name(name),
+        let spec = json!({"accessModes": [mode], "volumeMode": volume_mode, "storageClassName": "", "volumeName": self.volume_name(name),
             "resources": {"requests": {"storage": "16Mi"}}});
         s.create("persistentvolumeclaims", json!({"metadata": {"name": name}, "spec": spec}));
         let volume = json!({"metadata": {"name": self.volume_name(name)}, "spec": {
-            "capacity": {"storage": "16Mi"}, "accessModes": [mode], "persistentVolumeReclaimPolicy": "Retain",
+            "capacity": {"storage": "16Mi"}, "accessModes": [mode], "volumeMode": volume_mode, "persistentVolumeReclaimPolicy": "Retain",
             "claimRef": {"namespace": s.ns, "name": name},
             "csi": {"driver": self.name, "volumeHandle": handle, "fsType": "ext4", "volumeAttributes": {"who": "provisioner"}}}});
         s.post("/api/v1/persistentvolumes", volume);
@@ -238,6 +243,34 @@ fn inline_volumes_and_disks_come_and_go_with_their_pods(s: &Story) {
     s.ok(&["delete", "pod", "p"]);
     s.gone("pods/p");
     assert!(d.mounts("staged").is_empty());
+    d.end();
+}
+
+/// Clauses: P02.csi P02.block
+fn devices_are_in_containers_that_list_them(s: &Story) {
+    let d = Driver::start(s, json!({"attachRequired": false}));
+    d.volume_of_mode("data", "raw", "ReadWriteOnce", "Block");
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let devices = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/data"}]});
+    s.shell_pod("p", FOREVER, json!({"volumes": volumes, "terminationGracePeriodSeconds": 1}), devices);
+    s.ready("p");
+    s.sh("p", "echo kept | dd of=/dev/data bs=512 conv=sync");
+    assert!(s.sh("p", "dd if=/dev/data bs=5 count=1").starts_with("kept"));
+    assert!(fs::read(d.data.join("raw")).unwrap().starts_with(b"kept"), "it is the driver's device");
+    let uid = s.get("pods/p")["metadata"]["uid"].as_str().unwrap().to_owned();
+    assert_eq!(d.mounts(&uid).len(), 1);
+    s.ok(&["delete", "pod", "p"]);
+    s.gone("pods/p");
+    assert!(d.mounts(&uid).is_empty());
+    assert_eq!((d.count("unpublish raw"), d.count("unstage raw")), (1, 1));
+
+    // A local volume that is a device, which no container may mount.
+    let wrong = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    s.shell_pod("wrong", FOREVER, json!({"volumes": volumes}), wrong);
+    let why = s.event("wrong", "FailedMount");
+    assert!(why.contains("volume v has volumeMode Block, but is specified in volumeMounts"), "{why}");
+    s.ok(&["delete", "pod", "wrong", "--grace-period=0", "--force"]);
     d.end();
 }
 
