@@ -104,6 +104,13 @@ impl Csi {
         blocking(move || layout.published()).await
     }
 
+    /// Whether a pod has volumes that are published, or may be.
+    pub async fn has_volumes(&self, pod: &str) -> bool {
+        let directories = [self.layout.pod_volumes(pod), self.layout.pod_devices(pod)];
+        let is_used = |d: &PathBuf| paths::names(d).map_or(true, |names| !names.is_empty());
+        blocking(move || directories.iter().any(is_used)).await
+    }
+
     /// Volumes that are staged, or may be.
     async fn staged(&self) -> std::io::Result<Vec<(PathBuf, Record)>> {
         let layout = self.layout.clone();

@@ -305,6 +305,14 @@ impl Volumes {
         Ok(())
     }
 
+    /// Whether volumes of drivers are left of a pod.
+    pub async fn has_driver_volumes(&self, uid: &str) -> bool {
+        match &self.plugins {
+            Some(plugins) => plugins.csi.has_volumes(uid).await,
+            None => false,
+        }
+    }
+
     /// UIDs of the pods that have a directory here.
     pub async fn pods(&self) -> Vec<String> {
         let root = self.root.clone();
