@@ -7,12 +7,9 @@ pub const MISSING: &[(&str, &str)] = &[
         "sizes and growth of provisioned volumes",
         "the default class provisions directories without a limit of their size, and claims do not grow",
     ),
-    (
-        "CSI drivers, block volumes, snapshots",
-        "nothing attaches or mounts their volumes: pods that use them wait, with an event",
-    ),
+    ("snapshots of provisioned volumes", "CSI drivers bring snapshots of their own; the default class has none"),
     ("ResourceClaims", "get devices of ResourceSlices; the built-in agent has no drivers that hand them to pods"),
-    ("volumes of network file systems", "pods that mount them wait, with an event"),
+    ("network volumes but NFS and CSI", "pods that mount them wait, with an event"),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
 ];
 

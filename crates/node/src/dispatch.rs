@@ -12,6 +12,7 @@ use runtime::Runtime;
 use scheduler::cluster::NodeEntry;
 use supervisor::panics::{Panicked, caught, caught_now};
 use tokio::sync::{Notify, broadcast, watch};
+use tokio::task::JoinSet;
 
 use crate::admission::{Admitted, Rejection};
 use crate::objects::Whole;
@@ -133,14 +134,17 @@ pub async fn dispatch(
         }
     }
     workers.update_static(&shared, &wakes).await;
+    // They end with this function.
+    let mut removals = JoinSet::new();
     if static_pods.desired().is_some() {
-        remove_orphans(&shared, &pods).await;
+        removals = remove_orphans(&shared, &pods).await;
         let manifests = static_pods.desired().unwrap_or_default();
         shared.managers.retain(&unfinished(&pods, manifests.values())).await;
     } else {
         tracing::warn!("the manifests of static pods cannot be read; what is left of deleted pods stays");
     }
     loop {
+        while removals.try_join_next().is_some() {}
         let keys = std::mem::take(&mut *touched.lock());
         let mut newcomers: Vec<Newcomer> = keys
             .into_iter()

@@ -2,17 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use client::Informer;
 use runtime::beneath;
 use supervisor::blocking;
+use tokio::task::JoinSet;
 
 use crate::objects::Whole;
 use crate::pod::container::POD_UID;
 use crate::shared::Shared;
 
-/// Removes sandboxes, addresses and directories of pods that neither the API nor a manifest has.
-pub(crate) async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
+/// How often the removal of pods with volumes of drivers is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Removes sandboxes, addresses and directories of pods that neither the API nor a manifest has. The result removes pods with volumes of
+/// drivers, whose own pods may have to start first, until it is dropped.
+pub(crate) async fn remove_orphans(shared: &Arc<Shared>, pods: &Informer<Whole>) -> JoinSet<()> {
     let mut known: BTreeSet<String> = pods.cache().entries().map(|e| e.meta.uid.to_string()).collect();
     let static_pods = &shared.known.static_pods;
     let manifests = static_pods.desired().into_iter().flatten().chain(static_pods.running());
@@ -25,11 +32,42 @@ pub(crate) async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
     if let Some(network) = &shared.options.network {
         orphans.extend(network.attached().await.into_keys());
     }
+    let mut later = Vec::new();
     for uid in orphans.difference(&known) {
         tracing::info!(uid, "removing what is left of a deleted pod");
-        shared.remove_orphan(uid).await;
+        match shared.volumes.has_driver_volumes(uid).await {
+            true => later.push(uid.clone()),
+            false => drop(shared.remove_orphan(uid).await),
+        }
     }
     remove_orphan_logs(&shared.options.log_dir, known).await;
+    let mut tasks = JoinSet::new();
+    if !later.is_empty() {
+        tasks.spawn(remove_later(shared.clone(), later));
+    }
+    tasks
+}
+
+/// Removes pods, and tries those again that cannot be removed yet.
+async fn remove_later(shared: Arc<Shared>, mut uids: Vec<String>) {
+    loop {
+        let mut left = Vec::new();
+        for uid in uids {
+            // The manifest of a static pod may have come back.
+            let manifests = shared.known.static_pods.desired().into_iter().flatten();
+            if manifests.into_iter().any(|(_, pod)| pod.metadata.uid.as_deref() == Some(&*uid)) {
+                continue;
+            }
+            if !shared.remove_orphan(&uid).await {
+                left.push(uid);
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        uids = left;
+        tokio::time::sleep(RETRY).await;
+    }
 }
 
 /// Removes the logs of pods that were deleted while no agent ran. Their directories are called `NAMESPACE_NAME_UID`.

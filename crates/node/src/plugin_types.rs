@@ -7,6 +7,7 @@ use std::time::Duration;
 use client::{Informer, Key};
 use plugins::KubeletRoot;
 use plugins::registration::{self, Handler};
+use supervisor::blocking;
 use tokio::sync::Notify;
 
 use crate::csi::Csi;
@@ -26,6 +27,11 @@ pub(crate) async fn follow(root: &KubeletRoot, handlers: BTreeMap<&'static str, 
         interval: INTERVAL,
         handlers,
     };
+    // Manifests of drivers mount it, and require that it exists.
+    let plugins = root.path.join("plugins");
+    if let Err(error) = blocking(move || std::fs::create_dir_all(plugins)).await {
+        tracing::warn!(%error, "creating the directory of plugins failed");
+    }
     registration::follow(options).await;
 }
 

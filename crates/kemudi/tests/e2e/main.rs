@@ -12,6 +12,7 @@ mod claims;
 mod clients;
 mod cluster;
 mod commands;
+mod csi;
 mod environment;
 mod garbage;
 mod handover;
@@ -96,6 +97,7 @@ fn tests() -> Vec<Test> {
         own(registries::TESTS),
         own(volumes::TESTS),
         own(claims::TESTS),
+        own(csi::TESTS),
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),
         own(services::TESTS),
@@ -107,11 +109,19 @@ fn tests() -> Vec<Test> {
         alone(own(static_pods::ALONE)),
         alone(own(node_shutdown::ALONE)),
         alone(own(claims::ALONE)),
+        alone(own(csi::ALONE)),
         alone(own(kills::ALONE)),
     ]
     .concat()
 }
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, mode, name] = &arguments[..]
+        && mode == csi::driver::MODE
+    {
+        csi::driver::run(name);
+        return ExitCode::SUCCESS;
+    }
     runner::main(tests())
 }

@@ -11,7 +11,7 @@ pub mod cluster;
 mod driver;
 mod expand;
 mod node_info;
-pub mod paths;
+pub(crate) mod paths;
 mod registration;
 mod volume;
 
@@ -102,6 +102,13 @@ impl Csi {
     async fn records(&self) -> std::io::Result<Vec<(String, Record)>> {
         let layout = self.layout.clone();
         blocking(move || layout.published()).await
+    }
+
+    /// Whether a pod has volumes that are published, or may be.
+    pub async fn has_volumes(&self, pod: &str) -> bool {
+        let directories = [self.layout.pod_volumes(pod), self.layout.pod_devices(pod)];
+        let is_used = |d: &PathBuf| paths::names(d).map_or(true, |names| !names.is_empty());
+        blocking(move || directories.iter().any(is_used)).await
     }
 
     /// Volumes that are staged, or may be.

@@ -211,7 +211,7 @@ pub(super) fn names(directory: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Whether something is mounted at `path`, which need not exist. A path whose file system does not answer counts as one.
-pub(super) fn is_mounted(path: &Path) -> bool {
+pub(crate) fn is_mounted(path: &Path) -> bool {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let Ok(parent) = Directory::open(parent, runtime::beneath::Links::Refuse) else { return false };
     match parent.without_mounts().resolve(Path::new(name)) {

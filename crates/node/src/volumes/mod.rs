@@ -37,7 +37,7 @@ use crate::objects::Reference;
 use crate::pod::worker::Inbox;
 use contents::Contents;
 pub use memory::Memory;
-pub use mounts::mounts;
+pub use mounts::{devices, mounts};
 use token::Tokens;
 pub(crate) use types::set_group;
 use types::{TYPES, Type, Volume};
@@ -303,6 +303,14 @@ impl Volumes {
         .map_err(io_error("removing a pod's directory"))?;
         self.contents.release(uid);
         Ok(())
+    }
+
+    /// Whether volumes of drivers are left of a pod.
+    pub async fn has_driver_volumes(&self, uid: &str) -> bool {
+        match &self.plugins {
+            Some(plugins) => plugins.csi.has_volumes(uid).await,
+            None => false,
+        }
     }
 
     /// UIDs of the pods that have a directory here.

@@ -7,11 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Leaf, Links};
-use runtime::{Mount, MountSource, Propagation};
+use runtime::{DeviceRequest, Mount, MountSource, Propagation};
 use supervisor::blocking;
 
 use super::types::{self, TYPES};
@@ -82,6 +82,25 @@ pub(super) fn find_mounts(
         });
     }
     Ok(out)
+}
+
+/// The devices of container `c`: its `volumeDevices`. `volumes` are the paths of the pod's volumes by name.
+pub fn devices(pod: &Pod, c: &Container, volumes: &BTreeMap<String, PathBuf>) -> Result<Vec<DeviceRequest>, Error> {
+    let specs = || pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let request = |device: &VolumeDevice| {
+        let Some(host) = volumes.get(&device.name) else {
+            let (name, path) = (&device.name, &device.device_path);
+            return Err(Error::Content(format!("volume {name:?} of device {path:?} does not exist")));
+        };
+        let volume = specs().find(|v| v.name == device.name).and_then(|v| types::find(TYPES, v));
+        let is_read_only = volume.is_some_and(|(_, v)| v.is_read_only());
+        Ok(DeviceRequest {
+            host: host.clone(),
+            target: device.device_path.clone().into(),
+            permissions: if is_read_only { "r".into() } else { "rwm".into() },
+        })
+    };
+    c.volume_devices.iter().flatten().map(request).collect()
 }
 
 fn sub_path(m: &VolumeMount, env: &HashMap<&str, &str>) -> Result<Option<String>, Error> {

@@ -368,7 +368,7 @@ async fn sets_up_refreshes_and_tears_down_every_type() {
         assert_eq!(path.exists(), field == "hostPath", "{field}");
     }
     // Claims have tests of their own, in `claim_tests`, and drivers in `csi`; images have no files on the host.
-    let others = ["persistentVolumeClaim", "ephemeral", "image", "csi"];
+    let others = ["persistentVolumeClaim", "ephemeral", "image", "csi", "nfs"];
     let tested: BTreeSet<&str> = cases(&host).iter().map(|c| c.field).chain(others).collect();
     assert_eq!(tested, TYPES.iter().map(|t| t.field).collect(), "every type has a case");
 }

@@ -148,6 +148,7 @@ impl Worker {
         }
         let mounts = volumes::mounts(&pod, spec, volumes, &environment.variables).await;
         let mounts = mounts.map_err(|e| (CONFIG, e.to_string()))?;
+        let devices = volumes::devices(&pod, spec, volumes).map_err(|e| (CONFIG, e.to_string()))?;
         let (shared, spec_of, image_user) = (self.shared.clone(), spec.clone(), image_user.to_owned());
         // It reads the settings of the kernel and the file of a seccomp profile.
         let config = blocking(move || {
@@ -168,6 +169,7 @@ impl Worker {
         });
         let mut config = config.await.map_err(|e| (CONFIG, e.to_string()))?;
         self.shared.managers.apply(&self.uid, &spec.name, &mut config.resources);
+        config.devices.extend(devices);
         self.add_devices(spec, &mut config).await.map_err(|e| (CONFIG, e))?;
         match options.runtime.create_container(sandbox, config).await {
             Ok(id) => {

@@ -245,10 +245,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes a pod that the API does not have.
-    pub(crate) async fn remove_orphan(&self, uid: &str) {
-        if let Err(error) = self.remove_pod(uid).await {
+    /// Removes a pod that the API does not have. Returns whether nothing is left.
+    pub(crate) async fn remove_orphan(&self, uid: &str) -> bool {
+        let removed = self.remove_pod(uid).await;
+        if let Err(error) = &removed {
             tracing::warn!(uid, %error, "removing what is left of a deleted pod failed");
         }
+        removed.is_ok()
     }
 }

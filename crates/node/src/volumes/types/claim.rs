@@ -2,7 +2,7 @@
 //! volume of a CSI driver.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{self as api, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -10,7 +10,7 @@ use placement::NodeSelectorTerm;
 use runtime::beneath::give_to_group;
 use supervisor::blocking;
 
-use super::{Volume, host_path};
+use super::{Volume, host_path, nfs};
 use crate::csi::{Persistent, Request};
 use crate::volumes::{Error, PodContext, io_error};
 
@@ -128,18 +128,38 @@ impl Claimed {
             let ready = plugins.csi.set_up(&persistent, self.request(pod)).await;
             return ready.map_err(|e| (e.stage, e.why));
         }
-        let spec = volume.spec.unwrap_or_default();
+        const MAP: &str = "MapVolume.MapPodDevice";
+        let spec = volume.spec.clone().unwrap_or_default();
+        let is_block = spec.volume_mode.as_deref() == Some("Block");
         if let Some(mut source) = spec.host_path {
             let path = pod.machine_path(&source.path);
+            if is_block {
+                let checked = path.clone();
+                return blocking(move || check_device(&checked)).await.map(|()| path).map_err(|e| (MAP, e));
+            }
             source.path = path.to_string_lossy().into_owned();
             blocking(move || host_path::prepare(&source)).await.map_err(|e| (SET_UP, e.to_string()))?;
             return Ok(path);
         }
+        if let Some(source) = spec.nfs {
+            let name = volume.metadata.name.as_deref().unwrap_or_default();
+            let uid = pod.pod.metadata.uid.as_deref().unwrap_or_default();
+            let directory = pod.volumes.volumes_directory(uid).join("kubernetes.io~nfs").join(name);
+            let is_read_only = self.is_read_only || source.read_only == Some(true);
+            let options = spec.mount_options.unwrap_or_default();
+            let mounted = nfs::mount(&source, &options, is_read_only, &directory).await;
+            return mounted.map(|()| directory).map_err(|e| (SET_UP, e.to_string()));
+        }
         let Some(source) = spec.local else {
-            let why = "this kind of persistent volume is not supported by this node (only csi, hostPath and local are)";
+            let why =
+                "this kind of persistent volume is not supported by this node (only csi, hostPath, local and nfs are)";
             return Err(("MountVolume.FindPluginBySpec", why.into()));
         };
         let path = PathBuf::from(source.path);
+        if is_block {
+            let checked = path.clone();
+            return blocking(move || check_device(&checked)).await.map(|()| path).map_err(|e| (MAP, e));
+        }
         let (checked, group) = (path.clone(), pod.group.filter(|_| !self.is_read_only));
         let on_mismatch = fs_group_change_policy(pod.pod) == Some("OnRootMismatch");
         blocking(move || {
@@ -214,7 +234,7 @@ fn check_reference(volume: &PersistentVolume, name: &str, claim_uid: &str) -> Re
     Ok(())
 }
 
-/// Errors if containers use a file system as a device, or the reverse, and for every device: this node has none.
+/// Errors if containers use a file system as a device, or the reverse.
 fn check_mode(pod: &Pod, volume: &str, mode: &str) -> Result<(), String> {
     let spec = pod.spec.iter();
     let containers = || spec.clone().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
@@ -226,9 +246,14 @@ fn check_mode(pod: &Pod, volume: &str, mode: &str) -> Result<(), String> {
     if as_device && mode != "Block" {
         return Err(format!("volume {volume} has volumeMode {mode}, but is specified in volumeDevices"));
     }
-    match mode {
-        "Filesystem" => Ok(()),
-        _ => Err(format!("volume {volume} has volumeMode {mode}, which is not supported by this node")),
+    Ok(())
+}
+
+fn check_device(path: &Path) -> Result<(), String> {
+    match fs::metadata(path) {
+        Ok(found) if found.file_type().is_block_device() => Ok(()),
+        Ok(_) => Err(format!("path {path:?} is not a block device")),
+        Err(e) => Err(format!("path {path:?}: {e}")),
     }
 }
 

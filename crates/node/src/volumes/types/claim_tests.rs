@@ -157,10 +157,14 @@ async fn refuses_claims_that_cannot_be_used_with_upstreams_texts() {
         ),
         (
             claim(),
-            change(change(good(), "/spec/local", Value::Null), "/spec/nfs", json!({"server": "s", "path": "/"})),
+            change(
+                change(good(), "/spec/local", Value::Null),
+                "/spec/iscsi",
+                json!({"targetPortal": "s", "iqn": "i", "lun": 0}),
+            ),
             mount(
                 "FindPluginBySpec",
-                "this kind of persistent volume is not supported by this node (only csi, hostPath and local are)",
+                "this kind of persistent volume is not supported by this node (only csi, hostPath, local and nfs are)",
             ),
         ),
     ];
@@ -168,9 +172,12 @@ async fn refuses_claims_that_cannot_be_used_with_upstreams_texts() {
         assert_eq!(set_up(&pod(json!({})), claim, volume).await.unwrap_err(), expect);
     }
     let device = json!([{"name": "a", "volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]}]);
-    let block = change(good(), "/spec/volumeMode", "Block".into());
-    let refused = set_up(&pod(json!({"containers": device})), claim(), block).await.unwrap_err();
-    assert_eq!(refused, unable("volume data has volumeMode Block, which is not supported by this node"));
+    let block = change(volume("local", Path::new("/etc")), "/spec/volumeMode", "Block".into());
+    let refused = set_up(&pod(json!({"containers": device.clone()})), claim(), block).await.unwrap_err();
+    let why = "path \"/etc\" is not a block device";
+    assert_eq!(refused, format!("MapVolume.MapPodDevice failed for volume \"pv\" : {why}"));
+    let refused = set_up(&pod(json!({"containers": device})), claim(), good()).await.unwrap_err();
+    assert_eq!(refused, unable("volume data has volumeMode Filesystem, but is specified in volumeDevices"));
     let ephemeral = pod(json!({"volumes": [{"name": "data", "ephemeral": {}}]}));
     let refused = set_up(&ephemeral, claim(), good()).await.unwrap_err();
     assert!(refused.ends_with("PVC ns/c was not created for pod ns/p (pod is not owner)"), "{refused}");

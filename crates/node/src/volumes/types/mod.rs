@@ -1,6 +1,6 @@
 //! The types of volumes that this node supports: the trait [`Volume`], and the table of its implementations.
 //!
-//! A type is one file here and one row of [`TYPES`]. A volume of another type (network file systems) is
+//! A type is one file here and one row of [`TYPES`]. A volume of another type (other network file systems) is
 //! refused with [`Error::Unsupported`] when the pod's volumes are set up.
 
 mod claim;
@@ -10,6 +10,7 @@ mod downward_api;
 mod empty_dir;
 mod host_path;
 mod image;
+mod nfs;
 mod projected;
 mod secret;
 mod service_account_token;
@@ -113,6 +114,7 @@ pub(super) const TYPES: &[Type] = &[
     Type::new::<downward_api::DownwardApi>("downwardAPI", "downward-api"),
     Type::new::<projected::Projected>("projected", "projected"),
     Type::new::<image::Image>("image", "image"),
+    Type::new::<nfs::Nfs>("nfs", "nfs"),
     Type::new::<csi::Csi>("csi", "csi"),
     // These have no directory of the pod: the persistent volume has one of its own.
     Type::new::<claim::Named>("persistentVolumeClaim", "persistent-volume-claim"),
