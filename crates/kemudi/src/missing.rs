@@ -11,7 +11,6 @@ pub const MISSING: &[(&str, &str)] = &[
         "CSI drivers, block volumes, snapshots",
         "nothing attaches or mounts their volumes: pods that use them wait, with an event",
     ),
-    ("ResourceClaims", "get devices of ResourceSlices; the built-in agent has no drivers that hand them to pods"),
     ("volumes of network file systems", "pods that mount them wait, with an event"),
     ("credential provider plugins for images", "pull secrets and `registries.yaml` have the credentials"),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),

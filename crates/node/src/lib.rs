@@ -18,6 +18,7 @@ mod counts;
 pub mod demo;
 mod devices;
 mod dispatch;
+mod dra;
 mod env;
 mod eviction;
 mod fields;

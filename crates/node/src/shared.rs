@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::admission::Admission;
 use crate::affinity::Managers;
 use crate::counts::Known;
+use crate::dra::Dra;
 use crate::env::ServiceView;
 use crate::objects::Objects;
 use crate::options::Options;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub known: Arc<Known>,
     pub admission: Arc<Admission>,
     pub managers: Arc<Managers>,
+    pub dra: Arc<Dra>,
     pub dirty: Arc<Mutex<BTreeSet<String>>>,
 }
 

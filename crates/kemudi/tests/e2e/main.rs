@@ -13,6 +13,7 @@ mod clients;
 mod cluster;
 mod commands;
 mod environment;
+mod evictions;
 mod garbage;
 mod handover;
 mod image_volumes;
@@ -106,6 +107,7 @@ fn tests() -> Vec<Test> {
         alone(own(restart::ALONE)),
         alone(own(static_pods::ALONE)),
         alone(own(node_shutdown::ALONE)),
+        alone(own(evictions::ALONE)),
         alone(own(claims::ALONE)),
         alone(own(kills::ALONE)),
     ]
