@@ -16,6 +16,8 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 const NODE: &str = "bench";
+/// The name of the process that holds a pod.
+const SHIM: &str = "/pause";
 /// How long a start or a stop may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -34,6 +36,10 @@ pub struct Cluster {
 pub struct Usage {
     pub processes: u64,
     pub memory_bytes: u64,
+    /// Of the server itself.
+    pub server_bytes: u64,
+    /// The share of the pods' shims, by their part of shared pages.
+    pub shim_bytes: u64,
     pub cpu: Duration,
 }
 
@@ -204,6 +210,12 @@ impl Cluster {
         for pid in ours {
             let Some(p) = all.get(&pid) else { continue };
             total.processes += 1;
+            if pid == root {
+                total.server_bytes = p.memory_bytes;
+            }
+            if p.command.trim_start().starts_with(SHIM) {
+                total.shim_bytes += proportional(pid);
+            }
             total.memory_bytes += p.memory_bytes;
             total.cpu += p.cpu;
         }
@@ -212,6 +224,13 @@ impl Cluster {
         }
         Ok(total)
     }
+}
+
+/// Memory of a process, of which shared pages count by their part (`Pss`).
+fn proportional(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let kilobytes = text.lines().find_map(|l| l.strip_prefix("Pss:")?.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
 }
 
 /// A port that was free a moment ago.

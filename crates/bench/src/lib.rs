@@ -16,7 +16,7 @@ pub use options::{Format, Options};
 pub use report::{Report, Row};
 
 use async_trait::async_trait;
-use benches::{apply, create, get, large, list, run, scale, schedule, start, watch};
+use benches::{apply, create, exec, get, idle_pods, large, list, run, scale, schedule, services, start, watch};
 use context::Context;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,6 +81,9 @@ pub const BENCHES: &[&dyn Bench] = &[
     &scale::Scale,
     &scale::DeleteNamespace,
     &run::RunPods,
+    &exec::Exec,
+    &services::Services,
+    &idle_pods::IdlePods,
     &large::Large,
 ];
 

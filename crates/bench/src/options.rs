@@ -31,6 +31,9 @@ pub struct Options {
     /// Maximum count of each measurement: requests, objects in a list, watchers or pods. Every benchmark has its own default.
     #[arg(long)]
     pub count: Option<u64>,
+    /// Number of nodes without agents that `schedule` makes. Default: one for each 100 pods.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=50_000))]
+    pub nodes: Option<u64>,
     /// Image of the pods that run.
     #[arg(long, default_value = "kemudi.local/demo:latest")]
     pub image: String,

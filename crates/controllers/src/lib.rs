@@ -4,7 +4,8 @@
 //! [`controller::Reconcile`] brings the object of one key to its desired state, and pure functions beside it decide what to do. Each acts
 //! with its own identity. [`fn@start`] lists them; a controller's name stands there and nowhere else.
 
-pub mod bootstrap;
+pub mod attachdetach;
+mod bootstrap;
 pub mod certificates;
 pub mod clusterroleaggregation;
 pub mod consistency;
@@ -18,6 +19,7 @@ pub mod discovery;
 pub mod disruption;
 pub mod endpointslice;
 pub mod ephemeralvolume;
+pub mod expand;
 pub mod garbagecollector;
 pub mod history;
 pub mod horizontalpodautoscaler;

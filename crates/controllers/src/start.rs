@@ -3,9 +3,9 @@
 use crate::context::Context;
 use crate::replicaset::Family;
 use crate::{
-    bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, devicetainteviction, disruption,
-    endpointslice, ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace,
-    nodelifecycle, per_namespace, persistentvolume, podgc, replicaset, resourceclaim, resourcequota,
+    attachdetach, bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, devicetainteviction,
+    disruption, endpointslice, ephemeralvolume, expand, garbagecollector, horizontalpodautoscaler, ipallocator, job,
+    namespace, nodelifecycle, per_namespace, persistentvolume, podgc, replicaset, resourceclaim, resourcequota,
     serviceaccounttokens, servicecidrs, servicelb, statefulset, storageprotection, ttl, ttlafterfinished,
     validatingadmissionpolicystatus,
 };
@@ -120,6 +120,8 @@ const CONTROLLERS: &[Row] = &[
     Row("pvc-protection-controller", "pvcprotection", ServiceAccount, |c, _| {
         Box::pin(storageprotection::run(storageprotection::claims(), c))
     }),
+    Row("attachdetach-controller", "attachdetach", ServiceAccount, |c, _| Box::pin(attachdetach::run(c))),
+    Row("expand-controller", "volume_expand", ServiceAccount, |c, _| Box::pin(expand::run(c))),
     Row("pv-protection-controller", "pvprotection", ServiceAccount, |c, _| {
         Box::pin(storageprotection::run(storageprotection::volumes(), c))
     }),

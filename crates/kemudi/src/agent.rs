@@ -73,9 +73,15 @@ pub struct Config {
     pub configuration: KubeletConfiguration,
     /// The configuration of image registries, if not that of the data directory.
     pub registries: Option<PathBuf>,
+    /// The programs that return credentials for images.
+    pub credential_plugins: node::credentials::Plugins,
+    /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
+    pub kubelet_root: PathBuf,
     pub node_name: String,
     /// The address by which other nodes reach this one. None: there is only this node.
     pub node_ip: Option<Ipv4Addr>,
+    /// Whether pods reach addresses outside of the cluster. Those of a node among others always do: so they reach the API server.
+    pub pod_egress: bool,
     /// The addresses of this node's pods.
     pub pod_range: Cidr,
     pub cluster: ClusterNetwork,
@@ -117,8 +123,8 @@ impl Config {
             tunnel: self.node_ip,
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
-            masquerade: self.node_ip.is_some(),
-            forward: self.node_ip.is_some(),
+            masquerade: self.pod_egress || self.node_ip.is_some(),
+            forward: self.pod_egress || self.node_ip.is_some(),
         }
     }
 
@@ -194,6 +200,32 @@ async fn remove_leftovers(embedded: &Embedded, puller: &Puller) {
     }
 }
 
+/// Makes mounts below the directory visible to pods that request it (`mountPropagation`), and mounts of such pods to the node, whatever
+/// the machine does with its own mounts. A failure is logged: drivers in pods cannot mount volumes then.
+fn share_mounts(directory: &Path) {
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::warn!("sharing mounts with pods failed: {error}; drivers that run in pods cannot mount volumes");
+    };
+    match runtime::beneath::is_mount_point(directory) {
+        Ok(true) => {}
+        Ok(false) => match runtime::beneath::mounts_below(directory) {
+            Ok(below) if below.is_empty() => {
+                if let Err(e) = runtime::beneath::bind_to_itself(directory) {
+                    return failed(&e);
+                }
+            }
+            Ok(_) => {
+                return failed(&"volumes of pods of an earlier release are mounted; it works after they have ended");
+            }
+            Err(e) => return failed(&e),
+        },
+        Err(e) => return failed(&e),
+    }
+    if let Err(e) = runtime::beneath::share(directory) {
+        failed(&e);
+    }
+}
+
 /// Starts the services of the node: its agent on the threads of `runtime`, the API of the agent, the service proxy and the DNS server.
 pub async fn start(
     config: &Config,
@@ -244,7 +276,9 @@ pub async fn start(
         .collect();
     let node_ip = config.node_ip.unwrap_or(gateway);
     // The path is in volumes, and only a volume with this very path is removed.
-    let volumes = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?.join("volumes");
+    let data_dir = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?;
+    share_mounts(&data_dir);
+    let volumes = data_dir.join("volumes");
     let gate = network.gate();
     gate.close();
     let host: Arc<dyn node::Host> = Arc::new(embedded);
@@ -263,10 +297,11 @@ pub async fn start(
         topology: Arc::new(node::Sysfs::default()),
         host,
         puller,
+        credential_plugins: config.credential_plugins.clone(),
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
-        kubelet_root: "/var/lib/kubelet".into(),
+        kubelet_root: config.kubelet_root.clone(),
         cdi_directories: node::CDI_DIRECTORIES.map(PathBuf::from).into(),
         log_dir,
         dns: dns(&config.configuration, config.cluster.dns),
@@ -409,8 +444,11 @@ fn recorded(data_dir: &Path) -> Config {
         sysctls: Allowlist::default(),
         configuration: KubeletConfiguration::default(),
         registries: None,
+        credential_plugins: node::credentials::Plugins::default(),
+        kubelet_root: plugins::KubeletRoot::USUAL.into(),
         node_name: String::new(),
         node_ip: None,
+        pod_egress: false,
         pod_range: cluster.first(),
         cluster,
         api_port: None,

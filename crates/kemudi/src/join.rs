@@ -96,6 +96,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     }
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let configuration = options.kubelet.configuration()?;
+    let credential_plugins = options.kubelet.credential_plugins()?;
     let sysctls = node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?;
     let node_name = options.kubelet.node_name()?;
     let token = token(&options)?;
@@ -154,8 +155,11 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         sysctls,
         configuration,
         registries: options.kubelet.registries.clone(),
+        credential_plugins,
+        kubelet_root: options.kubelet.root_dir.clone(),
         node_name: node_name.clone(),
         node_ip: Some(node_ip),
+        pod_egress: true,
         pod_range,
         cluster: ranges,
     };

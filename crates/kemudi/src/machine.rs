@@ -9,7 +9,7 @@ use crate::options::{KubeletOptions, NodeOptions};
 use crate::token;
 use client::Informers;
 use meta::Clock;
-use network::{Cidr, NodeBridge, ServiceOptions, ServiceRules, namespace};
+use network::{Cidr, Egress, NodeBridge, ServiceOptions, ServiceRules, namespace};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -85,7 +85,8 @@ impl Machine {
     pub async fn open(options: &NodeOptions, data_dir: &Path, cluster: &ClusterNetwork) -> Result<Self, Error> {
         let count = options.nodes.unwrap_or(1);
         let services = cluster.service_ranges();
-        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, &services).await?;
+        let egress = if options.pod_egress { Egress::Masquerade } else { Egress::Closed };
+        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, &services, egress).await?;
         let cluster = *cluster;
         Ok(Self { bridge, cluster, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
@@ -189,12 +190,22 @@ fn name(number: u32) -> String {
 fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
     let registries = kubelet.registries.clone().unwrap_or_else(|| data_dir.join(agent::REGISTRIES));
     let mut flags = vec!["--registries".into(), registries.into_os_string()];
+    flags.push("--root-dir".into());
+    flags.push((&kubelet.root_dir).into());
     if let Some(path) = &kubelet.kubelet_config {
         flags.push("--kubelet-config".into());
         flags.push(path.into());
     }
     if let Some(path) = &kubelet.pod_manifest_path {
         flags.push("--pod-manifest-path".into());
+        flags.push(path.into());
+    }
+    if let Some(path) = &kubelet.image_credential_provider_config {
+        flags.push("--image-credential-provider-config".into());
+        flags.push(path.into());
+    }
+    if let Some(path) = &kubelet.image_credential_provider_bin_dir {
+        flags.push("--image-credential-provider-bin-dir".into());
         flags.push(path.into());
     }
     if let Some(pids) = kubelet.pod_max_pids {

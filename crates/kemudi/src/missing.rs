@@ -12,7 +12,6 @@ pub const MISSING: &[(&str, &str)] = &[
         "nothing attaches or mounts their volumes: pods that use them wait, with an event",
     ),
     ("volumes of network file systems", "pods that mount them wait, with an event"),
-    ("credential provider plugins for images", "pull secrets and `registries.yaml` have the credentials"),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
 ];
 

@@ -5,6 +5,7 @@ use crate::cluster_network::LoadBalancers;
 use clap::Args;
 use jiff::SignedDuration;
 use node::configuration::{ConfigurationError, KubeletConfiguration};
+use node::credentials::Plugins;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -94,6 +95,10 @@ pub struct NodeOptions {
     /// Range of the addresses of such nodes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/24", requires = "nodes")]
     pub node_network: network::Cidr,
+    /// Whether pods reach addresses outside of the cluster, by the address of this machine. This enables forwarding of packets between
+    /// its devices (`net.ipv4.ip_forward`).
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub pod_egress: bool,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
 }
@@ -125,6 +130,16 @@ pub struct KubeletOptions {
     /// Configuration of image registries. Default: `registries.yaml` in the data directory.
     #[arg(long, value_name = "FILE")]
     pub registries: Option<PathBuf>,
+    /// CredentialProviderConfig (kubelet.config.k8s.io), or a directory of such files: the programs that return credentials for images.
+    #[arg(long, value_name = "PATH", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Directory of these programs.
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// Path by which pods and plugins know the kubelet's directory, as in manifests of CSI drivers. A hostPath volume below it is a
+    /// part of this node's own directory.
+    #[arg(long, value_name = "PATH", default_value = plugins::KubeletRoot::USUAL)]
+    pub root_dir: PathBuf,
     /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]
@@ -139,6 +154,14 @@ pub struct KubeletOptions {
 }
 
 impl KubeletOptions {
+    /// The programs that return credentials for images.
+    pub fn credential_plugins(&self) -> Result<Plugins, node::credentials::ConfigurationError> {
+        match (&self.image_credential_provider_config, &self.image_credential_provider_bin_dir) {
+            (Some(path), Some(programs)) => Plugins::read(path, programs),
+            _ => Ok(Plugins::default()),
+        }
+    }
+
     /// The configuration of the node: that of the file, with the values of flags. Warns of fields that have no effect.
     pub fn configuration(&self) -> Result<KubeletConfiguration, ConfigurationError> {
         let mut configuration = match &self.kubelet_config {

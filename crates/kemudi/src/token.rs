@@ -30,6 +30,9 @@ pub struct CreateOptions {
     /// Kubeconfig of the cluster. Default: the one that `kubectl` uses.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
+    /// Data directory of the cluster, whose kubeconfig is used.
+    #[arg(long, conflicts_with = "kubeconfig")]
+    data_dir: Option<PathBuf>,
     /// Prints only the token.
     #[arg(long)]
     token_only: bool,
@@ -104,7 +107,8 @@ async fn create(options: &CreateOptions) -> Result<String, Error> {
         return Err(Error::Ttl);
     }
     let variable = |name: &str| std::env::var(name).ok();
-    let resolved = Sources::find(options.kubeconfig.clone(), variable).resolve(&Overrides::default(), variable)?;
+    let file = options.data_dir.as_ref().map(|directory| directory.join("kubeconfig")).or(options.kubeconfig.clone());
+    let resolved = Sources::find(file, variable).resolve(&Overrides::default(), variable)?;
     let config = resolved.config().await?;
     let client = Client::new(Https::new(&config)?, "kemudi-token").with_impersonation(&resolved.impersonation)?;
     let token = generate(&SystemRng);

@@ -30,6 +30,8 @@ pub enum Error {
     #[error(transparent)]
     KubeletConfiguration(#[from] ConfigurationError),
     #[error(transparent)]
+    CredentialPlugins(#[from] node::credentials::ConfigurationError),
+    #[error(transparent)]
     ControlPlane(#[from] control_plane::Error),
     #[error(transparent)]
     Pki(#[from] pki::Error),
@@ -122,7 +124,7 @@ pub fn block_on(command: impl Future<Output = Result<(), control_plane::Error>>)
 pub enum Local {
     None,
     /// One node in this process.
-    Node(KubeletOptions),
+    Node(NodeOptions),
     /// Nodes in processes and network namespaces of their own.
     Nodes(NodeOptions),
 }
@@ -136,7 +138,7 @@ pub fn up(options: Options) -> Result<(), Error> {
     let local = match node {
         NodeOptions { disable_agent: true, .. } => Local::None,
         NodeOptions { nodes: Some(_), .. } => Local::Nodes(node),
-        NodeOptions { kubelet, .. } => Local::Node(kubelet),
+        node => Local::Node(node),
     };
     serve(server, local)
 }
@@ -253,16 +255,20 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Machine::check(o, cluster)?;
     }
     let configuration = match &local {
-        Local::Node(o) => o.configuration()?,
-        Local::Nodes(o) => o.kubelet.configuration()?,
+        Local::Node(o) | Local::Nodes(o) => o.kubelet.configuration()?,
         Local::None => KubeletConfiguration::default(),
+    };
+    let credential_plugins = match &local {
+        // The agents of several nodes read them again. An error is reported before anything is started.
+        Local::Node(o) | Local::Nodes(o) => o.kubelet.credential_plugins()?,
+        Local::None => node::credentials::Plugins::default(),
     };
     let sysctls = match &local {
         Local::Node(_) | Local::Nodes(_) => node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?,
         Local::None => node::Allowlist::default(),
     };
     let node_name = match &local {
-        Local::Node(o) => o.node_name()?,
+        Local::Node(o) => o.kubelet.node_name()?,
         _ => String::new(),
     };
     if has_node {
@@ -302,9 +308,12 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 data_dir: options.data_dir.clone(),
                 sysctls,
                 configuration,
-                registries: o.registries.clone(),
+                registries: o.kubelet.registries.clone(),
+                credential_plugins,
+                kubelet_root: o.kubelet.root_dir.clone(),
                 node_name,
-                node_ip: o.node_ip,
+                node_ip: o.kubelet.node_ip,
+                pod_egress: o.pod_egress,
                 pod_range: cluster.first(),
                 cluster,
             };

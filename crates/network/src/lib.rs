@@ -33,7 +33,7 @@ mod tunnel;
 
 pub use address::Cidr;
 pub use host_ports::HostPort;
-pub use machine::NodeBridge;
+pub use machine::{Egress, NodeBridge};
 pub use pods::{Attachment, Options, PodNetwork};
 pub use ports::interface;
 pub use protocol::Protocol;

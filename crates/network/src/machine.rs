@@ -1,9 +1,9 @@
 //! Several nodes on one machine: a bridge in the network namespace of this process, and a pair of interfaces to the namespace of each
 //! node.
 //!
-//! Nodes reach each other and this machine, and nothing beyond: they have no default route. This machine reaches pods through their
-//! nodes, as an API server has to (proxies, webhooks), and services by rules of its own; the guard keeps addresses of pods and services without a route from leaving by
-//! its default route.
+//! Nodes reach each other and this machine, and with [`Egress::Masquerade`] what lies beyond, by the address of this machine. This machine
+//! reaches pods through their nodes, as an API server has to (proxies, webhooks), and services by rules of its own; the guard keeps
+//! addresses of pods and services without a route from leaving by its default route.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -17,7 +17,16 @@ use crate::address::Cidr;
 use crate::link::{Netlink, RouteKind};
 use crate::ports::hardware_address;
 use crate::tunnel::{Peer, distinct};
-use crate::{Error, Result, check_id, guard, namespace};
+use crate::{Error, Result, check_id, guard, namespace, nft};
+
+/// Whether nodes reach addresses beyond this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Egress {
+    /// By the address of this machine. Enables forwarding of packets (`ip_forward`), which stays when the bridge is purged.
+    Masquerade,
+    /// They have no default route.
+    Closed,
+}
 
 /// The number of the first node's address in the range.
 const FIRST: u32 = 11;
@@ -38,6 +47,7 @@ pub struct NodeBridge {
     gateway: Ipv4Addr,
     /// The addresses of all pods.
     pods: Cidr,
+    egress: Egress,
     /// Routes to nodes' ranges; `None` before the first change of this process.
     routes: Mutex<Option<BTreeMap<Cidr, Ipv4Addr>>>,
 }
@@ -63,7 +73,7 @@ impl NodeBridge {
 
     /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. Packets for
     /// addresses of `pods` and `services` never leave by another device.
-    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: &[Cidr]) -> Result<NodeBridge> {
+    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: &[Cidr], egress: Egress) -> Result<NodeBridge> {
         check_id(&guard_id(id))?;
         let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
         let gateway = range.nth(1).ok_or_else(too_small)?;
@@ -76,7 +86,13 @@ impl NodeBridge {
             None => netlink.add_bridge(&name, hardware_address(gateway), &alias(id), None).await?,
         }
         let bridge = netlink.index(&name).await?;
-        namespace::set(None, crate::pods::no_ipv6(&name)).await?;
+        let mut settings = crate::pods::no_ipv6(&name);
+        if egress == Egress::Masquerade {
+            settings.push(("ipv4/ip_forward".into(), "1".into()));
+            settings.push((format!("ipv4/conf/{name}/forwarding"), "1".into()));
+        }
+        namespace::set(None, settings).await?;
+        nft::apply(None, &way_out(id, range, egress)).await?;
         netlink.add_address(bridge, gateway, range.length()).await?;
         netlink.up(bridge).await?;
         // Gives this machine a source address for them. Rules translate them to pods before anything is sent.
@@ -84,7 +100,7 @@ impl NodeBridge {
             let route = RouteKind::Device { to: *range, device: bridge, source: Some(gateway), metric: 0 };
             netlink.replace_route(route).await?;
         }
-        Ok(NodeBridge { netlink, id: id.to_owned(), bridge, range, gateway, pods, routes: Mutex::new(None) })
+        Ok(NodeBridge { netlink, id: id.to_owned(), bridge, range, gateway, pods, egress, routes: Mutex::new(None) })
     }
 
     /// The address of this machine on the bridge.
@@ -129,6 +145,9 @@ impl NodeBridge {
         let eth0 = inside.index("eth0").await?;
         inside.add_address(eth0, address, self.range.length()).await?;
         inside.up(eth0).await?;
+        if self.egress == Egress::Masquerade {
+            inside.replace_route(RouteKind::Default { gateway: self.gateway, device: eth0 }).await?;
+        }
         self.set_link(number, true).await?;
         Ok(address)
     }
@@ -181,8 +200,28 @@ impl NodeBridge {
             }
             netlink.delete(bridge.index).await?;
         }
+        let table = table(id);
+        nft::apply(None, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
         guard::lower(None, &netlink, &guard_id(id), closed).await
     }
+}
+
+fn table(id: &str) -> String {
+    format!("kemudi-nodes-{id}")
+}
+
+/// The rules for packets of nodes that leave this machine.
+fn way_out(id: &str, range: Cidr, egress: Egress) -> String {
+    let (table, bridge) = (table(id), bridge(id));
+    let mut script = format!("add table ip {table}\ndelete table ip {table}\n");
+    if egress == Egress::Masquerade {
+        script.push_str(&format!(
+            "add table ip {table}\n\
+             add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
+             add rule ip {table} leave ip saddr {range} oifname != \"{bridge}\" masquerade\n"
+        ));
+    }
+    script
 }
 
 #[cfg(test)]

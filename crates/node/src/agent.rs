@@ -8,7 +8,7 @@ use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source}
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use plugins::KubeletRoot;
-use plugins::api::registration::{DEVICE_PLUGIN, DRA_PLUGIN};
+use plugins::api::registration::{CSI_PLUGIN, DEVICE_PLUGIN, DRA_PLUGIN};
 use plugins::registration::Handler;
 use runtime::Resources;
 use supervisor::blocking;
@@ -18,6 +18,9 @@ use crate::admission::Admission;
 use crate::affinity::{self, Managers};
 use crate::claims::ClaimReader;
 use crate::counts::Known;
+use crate::credentials::Providers;
+use crate::csi::Csi;
+use crate::csi::cluster::ApiCluster;
 use crate::devices;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::dra::{self, Dra};
@@ -37,7 +40,7 @@ use crate::shared::Shared;
 use crate::shutdown;
 use crate::static_pods::{self, StaticPodSource, mirror};
 use crate::volumes::token::TokenRequests;
-use crate::volumes::{Memory, Volumes};
+use crate::volumes::{Memory, Plugins, Volumes};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -114,10 +117,21 @@ impl Agent {
         if let Err(error) = blocking(crate::pod::apparmor::load).await {
             tracing::warn!(%error, "loading AppArmor's default profile for containers failed; containers run without it");
         }
+        let tokens = Arc::new(TokenRequests::new(client.clone(), options.clock.clone()));
+        let (plugins, accounts) = (options.credential_plugins.clone(), Arc::new(client.clone()));
+        let node = informers.informer::<Whole>(
+            &ApiResource::typed::<Node>(),
+            &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
+        );
+        let cluster =
+            Arc::new(ApiCluster::new(client.clone(), options.node_name.clone(), recorder.clone(), node.clone()));
+        let csi = Arc::new(Csi::new(root.clone(), &options.node_name, cluster.clone()));
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
             objects: Arc::new(Objects::new(informers.clone(), changed)),
-            tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
+            credential_providers: Providers::new(plugins, options.clock.clone(), accounts, tokens.clone()),
+            verification: options.configuration.verification(),
+            tokens,
             volumes: Volumes::new(
                 options.data_dir.join("pods"),
                 options.clock.clone(),
@@ -125,7 +139,8 @@ impl Agent {
                 // An eighth of the machine's memory, since most of the files are in memory.
                 usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
                 Arc::new(ClaimReader { client: client.clone(), node_name: options.node_name.clone() }),
-            ),
+            )
+            .with_plugins(Plugins { root: root.clone(), csi: csi.clone() }),
             users: Arc::new(users),
             services: informers.typed::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),
@@ -149,10 +164,6 @@ impl Agent {
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
         *known.pods.write() = Some(pods.clone());
-        let node = informers.informer::<Whole>(
-            &ApiResource::typed::<Node>(),
-            &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
-        );
         let images = Arc::new(ImageCollector::new(options.clone()));
         let work = async {
             tokio::join!(
@@ -165,8 +176,11 @@ impl Agent {
                 restarted("pod resources", || pod_resources::run(root.path.clone(), shared.clone())),
                 restarted("plugins", || {
                     let devices = devices::Registration(managers.devices.clone());
-                    let handlers: [(_, Arc<dyn Handler>); 2] =
-                        [(DEVICE_PLUGIN, Arc::new(devices)), (DRA_PLUGIN, Arc::new(dra::Registration(dra.clone())))];
+                    let handlers: [(_, Arc<dyn Handler>); 3] = [
+                        (DEVICE_PLUGIN, Arc::new(devices)),
+                        (DRA_PLUGIN, Arc::new(dra::Registration(dra.clone()))),
+                        (CSI_PLUGIN, Arc::new(crate::csi::Registration(csi.clone()))),
+                    ];
                     plugin_types::follow(&root, handlers.into())
                 }),
                 restarted("CPUs of containers", || {
@@ -178,6 +192,7 @@ impl Agent {
                 dispatch(shared.clone(), pods, node.clone(), own_node, wakes.clone()),
                 shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
                 follow_manifests(&options, &known),
+                restarted("CSINode", || plugin_types::keep_csi_node(&cluster, &csi, &node, &options.node_name)),
                 restarted("mirror pods", || {
                     let (client, name) = (options.client.clone(), options.node_name.clone());
                     mirror::run(client, name, node.clone(), known.static_pods.clone())

@@ -6,7 +6,6 @@
 //! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
 //! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: storage drivers.
 
 mod admission;
 mod affinity;
@@ -15,6 +14,8 @@ mod cdi;
 mod claims;
 pub mod configuration;
 mod counts;
+pub mod credentials;
+mod csi;
 pub mod demo;
 mod devices;
 mod dispatch;

@@ -37,7 +37,7 @@ pub struct Options {
     pub network: Option<PodNetwork>,
     /// The network namespace of the node, if it is not that of the process.
     pub node_namespace: Option<PathBuf>,
-    /// The directory of pods and volumes.
+    /// The directory of pods, volumes and plugins: an absolute path without links.
     pub data_dir: PathBuf,
     /// The path by which pods and plugins know that directory (`/var/lib/kubelet`).
     pub kubelet_root: PathBuf,
@@ -49,6 +49,8 @@ pub struct Options {
     pub pod_cidr: Option<String>,
     /// The kubelet's configuration.
     pub configuration: KubeletConfiguration,
+    /// The programs that return credentials for images.
+    pub credential_plugins: crate::credentials::Plugins,
     /// Decodes the manifests of static pods.
     pub decoder: Arc<dyn PodDecoder>,
     /// The kernel parameters that pods may set.

@@ -9,12 +9,14 @@ use parking_lot::Mutex;
 use crate::admission::Admission;
 use crate::affinity::Managers;
 use crate::counts::Known;
+use crate::credentials::Providers;
 use crate::dra::Dra;
 use crate::env::ServiceView;
 use crate::objects::Objects;
 use crate::options::Options;
 use crate::pod::starts::Starts;
 use crate::pod::users::Users;
+use crate::pod::verification::Verification;
 use crate::volumes::Volumes;
 use crate::volumes::token::TokenRequests;
 
@@ -25,6 +27,8 @@ pub(crate) struct Shared {
     pub recorder: Recorder,
     pub objects: Arc<Objects>,
     pub tokens: Arc<TokenRequests>,
+    pub credential_providers: Providers,
+    pub verification: Verification,
     pub volumes: Volumes,
     pub users: Arc<Users>,
     pub services: Informer<ServiceView>,

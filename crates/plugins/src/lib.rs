@@ -20,6 +20,7 @@ mod socket;
 
 pub use connection::{Connection, Limits, Messages};
 pub use error::Error;
+pub use prost::Message;
 pub use root::KubeletRoot;
 pub use server::{Answers, Running, Server};
 pub use socket::SocketPath;

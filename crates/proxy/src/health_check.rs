@@ -1,18 +1,17 @@
 //! Health checks of services with `externalTrafficPolicy: Local` (upstream `pkg/proxy/healthcheck`): on the `healthCheckNodePort` of a
 //! service, every node tells load balancers whether it has endpoints.
 //!
-//! Each connection gets one response, and a port serves a limited number of connections at a time.
+//! Each connection gets one response. A port has a limited number of connections, and connections that only wait keep nobody out.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use supervisor::Shutdown;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// Connections of a port at a time.
 const CONNECTIONS: usize = 64;
@@ -97,18 +96,45 @@ impl HealthChecks {
     }
 }
 
+/// The open connections of a port, oldest first.
+#[derive(Default)]
+struct Connections(Vec<(IpAddr, AbortHandle)>);
+
+impl Connections {
+    /// Makes room for one more: closes the oldest connection of the address that has the most.
+    fn make_room(&mut self) {
+        if self.0.len() < CONNECTIONS {
+            return;
+        }
+        self.0.retain(|(_, task)| !task.is_finished());
+        if self.0.len() < CONNECTIONS {
+            return;
+        }
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        self.0.iter().for_each(|(address, _)| *counts.entry(*address).or_default() += 1);
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address);
+        if let Some(oldest) = self.0.iter().position(|(address, _)| Some(*address) == most) {
+            self.0.remove(oldest).1.abort();
+        }
+    }
+}
+
 async fn serve(listener: TcpListener, health: watch::Receiver<Health>) {
-    let limit = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(permit) = limit.clone().acquire_owned().await {
-        let Ok((stream, _)) = listener.accept().await else {
+    let mut open = Connections::default();
+    // Dropped with this task, and the connections with it.
+    let mut tasks = JoinSet::new();
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
+        while tasks.try_join_next().is_some() {}
+        open.make_room();
         let response = health.borrow().response();
-        tokio::spawn(async move {
-            let _permit = permit;
-            tokio::time::timeout(PATIENCE, respond(stream, &response)).await
+        let task = tasks.spawn(async move {
+            let _ = tokio::time::timeout(PATIENCE, respond(stream, &response)).await;
         });
+        open.0.push((peer.ip(), task));
     }
 }
 
@@ -137,6 +163,22 @@ mod tests {
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;
         Ok(text)
+    }
+
+    /// Connections without a request held the port until each of them had timed out.
+    #[tokio::test]
+    async fn silent_connections_keep_nobody_out() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let health = watch::Sender::new(Health::default());
+        let server = tokio::spawn(serve(listener, health.subscribe()));
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS * 3 {
+            silent.push(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap());
+        }
+        let answer = tokio::time::timeout(PATIENCE / 2, get(port)).await.expect("it is answered at once").unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        server.abort();
     }
 
     #[tokio::test]

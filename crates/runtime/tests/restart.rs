@@ -89,6 +89,23 @@ async fn a_shim_without_a_connection_is_ended_by_its_record() {
     host.finish().await;
 }
 
+/// Whoever tidies the machine removes empty control groups, and pods start all the same.
+#[tokio::test]
+async fn removed_control_groups_are_created_again() {
+    let mut host = Host::new().await;
+    let prefix = &host.options.cgroup_prefix;
+    let hierarchies = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|e| e.path());
+    let removed = hierarchies.chain(["/sys/fs/cgroup".into()]).filter(|h| {
+        let group = h.join(prefix);
+        std::fs::remove_dir(group.join("shims")).is_ok() && std::fs::remove_dir(group).is_ok()
+    });
+    assert!(removed.count() > 0);
+    host.pod("a").await;
+    let id = host.start("a", shell("main", "echo here")).await;
+    assert_eq!(log(&host.ended(&id).await), "here\n");
+    host.finish().await;
+}
+
 /// Cleaning up after shims that ended with the machine's agent may take long, and an attacker can cause that. Nothing waits for it.
 #[tokio::test]
 async fn what_is_left_is_removed_while_the_agent_works() {

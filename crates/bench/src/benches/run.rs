@@ -100,6 +100,33 @@ async fn create(cx: &Context, follower: &Follower, path: &str, i: u64) -> Result
     post(&cx.target()?.client, path, &body).await.map(drop)
 }
 
+/// A pod that runs.
+pub struct Running {
+    pub name: String,
+    pub address: String,
+}
+
+/// Creates pods and waits until all of them run. None without a ready node.
+pub async fn running(cx: &Context, namespace: &str, count: u64) -> Result<Option<Vec<Running>>, Error> {
+    if !has_ready_node(cx.target()?).await? {
+        return Ok(None);
+    }
+    let follower = Follower::start(cx.target()?, namespace, Moment::Running).await?;
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    for i in 0..count {
+        create(cx, &follower, &path, i).await?;
+    }
+    if let Some(error) = follower.finish(count as usize, PATIENCE).await.error {
+        return Err(Error::Answer(error));
+    }
+    let list: Value = cx.target()?.client.get(&path).await?;
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let pods = list["items"].as_array().into_iter().flatten();
+    Ok(Some(
+        pods.map(|p| Running { name: text(&p["metadata"]["name"]), address: text(&p["status"]["podIP"]) }).collect(),
+    ))
+}
+
 /// The moment of a pod that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {

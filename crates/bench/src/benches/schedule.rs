@@ -28,7 +28,7 @@ impl Bench for Schedule {
     async fn run(&self, cx: &mut Context) -> Result<Outcome, Error> {
         let namespace = cx.enter().await?;
         let count = cx.options.count_or(PODS);
-        cx.add_nodes(&namespace, count.div_ceil(SHARE)).await?;
+        cx.add_nodes(&namespace, cx.options.nodes.unwrap_or(count.div_ceil(SHARE))).await?;
         let follower = Follower::start(cx.target()?, &namespace, Moment::Bound).await?;
         let load = Load { connections: cx.options.connections_or(64), count, duration: Duration::from_secs(120) };
         let (path, run) = (format!("/api/v1/namespaces/{namespace}/pods"), namespace.clone());

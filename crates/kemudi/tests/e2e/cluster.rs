@@ -1,7 +1,8 @@
 //! The cluster that all tests share: started apart from everything else on this machine, and removed with all its traces.
 
+use serde_json::json;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -140,6 +141,7 @@ fn spawn(directory: &Path) -> Result<Child, String> {
     fs::create_dir_all(directory.join(MANIFESTS)).map_err(wrong)?;
     let configuration = directory.join("kubelet.yaml");
     fs::write(&configuration, kubelet_configuration(directory)).map_err(wrong)?;
+    let plugins = write_credential_plugin(directory).map_err(wrong)?;
     let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
     let again = log.try_clone().map_err(wrong)?;
     Command::new(KEMUDI)
@@ -147,6 +149,10 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         .arg(directory.join("kubeconfig"))
         .arg("--kubelet-config")
         .arg(configuration)
+        .arg("--image-credential-provider-config")
+        .arg(plugins.join("config.yaml"))
+        .arg("--image-credential-provider-bin-dir")
+        .arg(&plugins)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)
@@ -170,6 +176,27 @@ fn kubelet_configuration(directory: &Path) -> String {
          evictionHard: {{memory.available: 100Mi, nodefs.available: 1%{more}}}\n",
         directory.join(MANIFESTS).display()
     )
+}
+
+/// The registry that has a credential provider.
+pub const PLUGIN_REGISTRY: &str = "127.0.0.77:5077";
+
+/// Writes a credential provider for [`PLUGIN_REGISTRY`], and its configuration. Returns their directory.
+fn write_credential_plugin(directory: &Path) -> std::io::Result<PathBuf> {
+    let plugins = directory.join("credentials");
+    fs::create_dir_all(&plugins)?;
+    let configuration = json!({"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [{
+        "name": "provider", "matchImages": [PLUGIN_REGISTRY], "defaultCacheDuration": "0s",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1", "args": ["user"], "env": [{"name": "PASSWORD", "value": "right"}],
+    }]});
+    fs::write(plugins.join("config.yaml"), configuration.to_string())?;
+    let response = json!({"apiVersion": "credentialprovider.kubelet.k8s.io/v1", "kind": "CredentialProviderResponse",
+        "cacheKeyType": "Image", "auth": {PLUGIN_REGISTRY: {"username": "USER", "password": "PASS"}}});
+    let response = response.to_string().replace("USER", "$1").replace("PASS", "$PASSWORD").replace('"', "\\\"");
+    let program = plugins.join("provider");
+    fs::write(&program, format!("#!/bin/sh\ncat > {}\necho \"{response}\"\n", plugins.join("request").display()))?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    Ok(plugins)
 }
 
 pub fn data_dir(directory: &Path) -> String {

@@ -1,6 +1,6 @@
 //! Images from a registry, which is Debian's `docker-registry`.
 
-use crate::cluster::KEMUDI;
+use crate::cluster::{KEMUDI, PLUGIN_REGISTRY};
 use crate::runner::Case;
 use crate::story::{Story, names};
 use base64::Engine;
@@ -14,7 +14,10 @@ use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 
-pub const TESTS: &[Case] = &[("registries::serve_pods_with_secrets", serve_pods_with_secrets)];
+pub const TESTS: &[Case] = &[
+    ("registries::serve_pods_with_secrets", serve_pods_with_secrets),
+    ("registries::credential_providers", credential_providers),
+];
 
 /// The bcrypt hash of the password `right`.
 const HASH: &str = "$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
@@ -36,13 +39,17 @@ impl Drop for Registry<'_> {
 impl<'a> Registry<'a> {
     /// `None` if the program is not on this machine.
     fn start(story: &'a Story) -> Option<Self> {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        Self::start_at(story, address)
+    }
+
+    fn start_at(story: &'a Story, address: String) -> Option<Self> {
         let program = "docker-registry";
         let version = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if version.is_err() {
             println!("registries: skipped: there is no docker-registry on this machine (Debian's docker-registry)");
             return None;
         }
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         story.file("htpasswd", &format!("user:{HASH}\n"));
         let at = |name: &str| story.dir.join(name).display().to_string();
         let config = json!({
@@ -102,7 +109,7 @@ impl<'a> Registry<'a> {
         let layer = self.push("application/vnd.docker.image.rootfs.diff.tar", "layer", tools.unwrap().stdout);
         let config = json!({"architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
-            "config": {"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "echo pulled; sleep 1000"]}});
+            "config": {"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "echo pulled; sleep 1000"], "Labels": {"registry": self.address}}});
         let config = config.to_string().into_bytes();
         let config = self.push("application/vnd.docker.container.image.v1+json", "config", config);
         let manifest = json!({"schemaVersion": 2, "mediaType": KIND, "config": config, "layers": [layer]});
@@ -144,6 +151,25 @@ fn reported(s: &Story, name: &str, reason: &str, start: &str) -> String {
     s.eventually(&format!("{name}: {reason} {start}"), || {
         s.events(name).into_iter().find(|(r, m)| r == reason && m.starts_with(start)).map(|(_, m)| m)
     })
+}
+
+/// A program of the node has the credentials: pods need no secret, neither for the pull nor for an image that is present.
+///
+/// Clauses: K03.credential-providers
+fn credential_providers(s: &Story) {
+    let Some(registry) = Registry::start_at(s, PLUGIN_REGISTRY.into()) else { return };
+    registry.push_image("1");
+    let image = format!("{PLUGIN_REGISTRY}/{REPOSITORY}:1");
+    s.create("pods", pod("first", &image, "IfNotPresent"));
+    s.ready("first");
+    let request = std::fs::read_to_string(s.cluster.directory.join("credentials/request")).unwrap();
+    let request: Value = serde_json::from_str(&request).unwrap();
+    assert_eq!(request["image"], format!("{PLUGIN_REGISTRY}/{REPOSITORY}"));
+    s.create("pods", pod("second", &image, "IfNotPresent"));
+    s.ready("second");
+    let present = format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+    assert_eq!(s.event("second", "Pulled"), present);
+    assert_eq!(registry.pulls("manifests"), 1);
 }
 
 /// Clauses: K03.secrets K03.service-account K03.always K03.if-not-present P08.err-image-pull P08.image-pull-back-off P08.registry-unavailable

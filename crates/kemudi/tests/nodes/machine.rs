@@ -146,6 +146,11 @@ impl Machine {
         conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
     }
 
+    /// Calls a function in the namespace of this machine.
+    pub fn inside<T: Send>(&self, f: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
+        network::namespace::run_in(Some(&self.path()), f)
+    }
+
     /// The answer of an HTTP server.
     pub fn get(&self, address: Ipv4Addr, port: u16, path: &str) -> std::io::Result<String> {
         network::namespace::run_in(Some(&self.path()), || {

@@ -1,6 +1,7 @@
 //! Several nodes: on one machine (`kemudi up --nodes`), and on machines of their own (`kemudi agent`), which are network namespaces here.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
+mod egress;
 mod machine;
 
 use machine::{KEMUDI, Machine};

@@ -37,8 +37,6 @@ const FIELDS: &[(&str, Effect)] = &[
     ("authorization/mode", Only(&["\"\"", "\"Webhook\""])),
     ("registryPullQPS", Nothing),
     ("registryBurst", Nothing),
-    ("imagePullCredentialsVerificationPolicy", Only(&["\"\"", "\"NeverVerifyPreloadedImages\""])),
-    ("preloadedImagesVerificationAllowlist", Only(&["[]"])),
     ("eventRecordQPS", Nothing),
     ("eventBurst", Nothing),
     ("enableContentionProfiling", Nothing),

@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use crate::affinity::CpuSet;
 use crate::options::SeccompDefault;
+use crate::pod::verification::Verification;
 pub use managers::MemoryReservation;
 pub use thresholds::{Amount, Pressure, Signal, Starved, Threshold};
 
@@ -122,6 +123,9 @@ pub struct KubeletConfiguration {
     pub serialize_image_pulls: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_parallel_image_pulls: Option<i32>,
+    pub image_pull_credentials_verification_policy: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preloaded_images_verification_allowlist: Vec<String>,
     pub eviction_hard: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub eviction_soft: BTreeMap<String, String>,
@@ -276,6 +280,8 @@ impl Default for KubeletConfiguration {
             // Upstream pulls one image after the other unless a limit is given.
             serialize_image_pulls: false,
             max_parallel_image_pulls: None,
+            image_pull_credentials_verification_policy: "NeverVerifyPreloadedImages".into(),
+            preloaded_images_verification_allowlist: Vec::new(),
             eviction_hard: default_eviction(),
             eviction_soft: BTreeMap::new(),
             eviction_soft_grace_period: BTreeMap::new(),
@@ -310,7 +316,8 @@ impl Default for KubeletConfiguration {
 }
 
 /// Fields whose zero value means the default, as upstream.
-const UNSET_IF_ZERO: [&str; 18] = [
+const UNSET_IF_ZERO: [&str; 19] = [
+    "imagePullCredentialsVerificationPolicy",
     "fileCheckFrequency",
     "address",
     "port",
@@ -383,6 +390,13 @@ impl KubeletConfiguration {
             u64::try_from(amount).ok()
         };
         [&self.system_reserved, &self.kube_reserved].into_iter().filter_map(amount).sum()
+    }
+
+    /// The images for which pods need credentials although they are present.
+    pub(crate) fn verification(&self) -> Verification {
+        let allowlist = &self.preloaded_images_verification_allowlist;
+        // Patterns were validated.
+        Verification::read(&self.image_pull_credentials_verification_policy, allowlist).unwrap_or(Verification::Always)
     }
 
     /// How many images may be pulled at a time.

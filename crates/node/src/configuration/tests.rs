@@ -98,6 +98,18 @@ fn invalid_values_have_upstreams_messages() {
         let whole = format!("failed to validate kubelet configuration, error: {message}");
         assert_eq!(read(fields.clone()).unwrap_err(), whole, "{fields}");
     };
+    check(
+        json!({"imagePullCredentialsVerificationPolicy": "Sometimes"}),
+        "invalid configuration: option \"Sometimes\" specified for imagePullCredentialsVerificationPolicy. Valid options are \"NeverVerify\", \"NeverVerifyPreloadedImages\", \"NeverVerifyAllowlistedImages\" or \"AlwaysVerify\"",
+    );
+    check(
+        json!({"preloadedImagesVerificationAllowlist": ["quay.io/a"]}),
+        "invalid configuration: can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\"",
+    );
+    check(
+        json!({"imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages", "preloadedImagesVerificationAllowlist": ["quay.io/a:1"]}),
+        "invalid configuration: invalid image pattern in `preloadedImagesVerificationAllowlist`: neither tag nor digest is accepted in an image reference: quay.io/a:1",
+    );
     check(json!({"maxPods": -1}), "invalid configuration: maxPods (--max-pods) -1 must not be a negative number");
     check(
         json!({"imageGCHighThresholdPercent": 101, "port": 70000}),
@@ -157,6 +169,7 @@ fn every_field_is_accounted_for() {
         cluster_domain: "d".into(),
         cluster_dns: vec!["10.0.0.1".into()],
         max_parallel_image_pulls: Some(2),
+        preloaded_images_verification_allowlist: vec!["quay.io/a".into()],
         system_reserved: default_eviction(),
         kube_reserved: default_eviction(),
         allowed_unsafe_sysctls: vec!["a".into()],

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Taint;
 use meta::{Quantity, names};
 
 use super::{GoDuration, KubeletConfiguration};
+use crate::pod::verification::{POLICIES, Verification};
 
 const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -45,6 +46,23 @@ pub(super) fn errors(c: &KubeletConfiguration) -> Vec<String> {
     );
     let images = c.node_status_max_images;
     check(images >= -1, format!("nodeStatusMaxImages (--node-status-max-images) {images} must be -1 or greater"));
+    let (policy, allowlist) =
+        (&c.image_pull_credentials_verification_policy, &c.preloaded_images_verification_allowlist);
+    check(
+        POLICIES.contains(&policy.as_str()),
+        format!(
+            "option {policy:?} specified for imagePullCredentialsVerificationPolicy. Valid options are {:?}, {:?}, {:?} or {:?}",
+            POLICIES[0], POLICIES[1], POLICIES[2], POLICIES[3]
+        ),
+    );
+    let is_listed = policy == "NeverVerifyAllowlistedImages";
+    check(
+        allowlist.is_empty() || is_listed,
+        "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\"".into(),
+    );
+    if let Err(why) = Verification::read(policy, allowlist) {
+        check(false, format!("invalid image pattern in `preloadedImagesVerificationAllowlist`: {why}"));
+    }
     check(c.max_pods >= 0, format!("maxPods (--max-pods) {} must not be a negative number", c.max_pods));
     check(
         (-1000..=1000).contains(&c.oom_score_adj),

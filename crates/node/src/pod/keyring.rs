@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use distribution::Credentials;
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use runtime::image::PullSecret;
+use runtime::image::{PullSecret, PullSource};
 use serde::Deserialize;
 
 use super::spec::text;
@@ -58,11 +58,11 @@ impl Entry {
     }
 }
 
-/// Credentials, and the secret that they are from.
+/// Credentials, and whose they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullCredentials {
     pub credentials: Credentials,
-    pub secret: PullSecret,
+    pub source: PullSource,
 }
 
 /// The record of a secret and of the digest of its credentials.
@@ -98,8 +98,8 @@ impl Keyring {
         };
         for (location, entry) in config.map_err(|e| e.to_string())? {
             let credentials = entry.credentials().ok_or("unable to parse auth field")?;
-            let pull_secret = pull_secret(secret, &credentials);
-            self.0.entry(key(&location)).or_default().push(PullCredentials { credentials, secret: pull_secret });
+            let source = PullSource::Secret(pull_secret(secret, &credentials));
+            self.0.entry(key(&location)).or_default().push(PullCredentials { credentials, source });
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Keyring {
 }
 
 /// The host and path of an entry, without scheme and version.
-fn key(location: &str) -> String {
+pub fn key(location: &str) -> String {
     let rest = location.strip_prefix("https://").or_else(|| location.strip_prefix("http://")).unwrap_or(location);
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let path = if path.starts_with("/v1/") || path.starts_with("/v2/") { &path[3..] } else { path };
@@ -124,7 +124,7 @@ fn key(location: &str) -> String {
 }
 
 /// Whether the key covers the repository. Labels of its host may have wildcards.
-fn matches(key: &str, repository: &str) -> bool {
+pub fn matches(key: &str, repository: &str) -> bool {
     let split = |url: &str| {
         let (authority, path) = url.split_at(url.find('/').unwrap_or(url.len()));
         let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
@@ -220,7 +220,10 @@ mod tests {
         let found = |repository| keyring.find(repository).into_iter().map(|c| c.credentials).collect::<Vec<_>>();
         assert_eq!(found("a.example/x"), [credentials("u", "p:q")]);
         assert_eq!(found("b.example/x"), [credentials("u", "p")]);
-        let digest = |repository| keyring.find(repository)[0].secret.digest.clone();
+        let digest = |repository| match keyring.find(repository).remove(0).source {
+            PullSource::Secret(secret) => secret.digest,
+            other => panic!("{other:?}"),
+        };
         assert!(digest("a.example/x").len() == 64 && digest("a.example/x") != digest("b.example/x"));
         let mut none = Keyring::default();
         none.add(&secret("Opaque", ".dockercfg", entries)).unwrap();

@@ -3,8 +3,8 @@
 //! A type of volume is a file and a row of a table in [`types`]. **Invariant.** A volume exists before any container that mounts it
 //! starts, survives restarts of containers, and is removed with the pod. Secrets, tokens and emptyDir volumes with the medium
 //! `Memory` lie on file systems in memory. A claim is the `hostPath` or `local` directory of its persistent volume. An image is mounted
-//! by the runtime. Left out: volumes of
-//! storage drivers (CSI and the network file systems) and block devices; a pod with such a volume waits with an event.
+//! by the runtime, and volumes of drivers by [`crate::csi`]. Left out: network file systems without a driver; a pod with such a volume waits
+//! with an event.
 
 pub mod atomic;
 mod contents;
@@ -24,18 +24,22 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{self as api, Pod};
 use meta::Clock;
 use parking_lot::Mutex;
+use plugins::KubeletRoot;
 use runtime::beneath;
 use supervisor::blocking;
 use tokio::sync::Semaphore;
 
 use crate::claims::Claims;
+use crate::csi::Csi;
 use crate::env::{Budget, CachedSource, Source};
 use crate::fields::NodeInfo;
 use crate::objects::Reference;
+use crate::pod::worker::Inbox;
 use contents::Contents;
 pub use memory::Memory;
 pub use mounts::mounts;
 use token::Tokens;
+pub(crate) use types::set_group;
 use types::{TYPES, Type, Volume};
 
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +58,7 @@ pub enum Error {
     #[error("error processing PVC {claim}: {why}")]
     Claim { claim: String, why: String },
     /// The persistent volume of a claim cannot be mounted here.
-    #[error("MountVolume.{stage} failed for volume {name:?} : {why}")]
+    #[error("{stage} failed for volume {name:?} : {why}")]
     PersistentVolume { name: String, stage: &'static str, why: String },
     #[error("{what}: {source}")]
     Io {
@@ -92,8 +96,23 @@ impl fmt::Display for SetUpError {
                 "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
                  volumes=[{volume}]: {source}"
             ),
+            Error::PersistentVolume { stage: crate::csi::TIMED_OUT, why, .. } => write!(
+                f,
+                "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
+                 volumes=[]: {why}"
+            ),
             Error::PersistentVolume { .. } => write!(f, "{source}"),
             _ => write!(f, "MountVolume.SetUp failed for volume {volume:?} : {source}"),
+        }
+    }
+}
+
+impl SetUpError {
+    /// The reason of the event.
+    pub fn reason(&self) -> &'static str {
+        match &self.source {
+            Error::PersistentVolume { stage, .. } if stage.starts_with("MapVolume.") => "FailedMapVolume",
+            _ => "FailedMount",
         }
     }
 }
@@ -108,6 +127,14 @@ pub struct Volumes {
     writers: Semaphore,
     types: &'static [Type],
     claims: Arc<dyn Claims>,
+    plugins: Option<Plugins>,
+}
+
+/// What volumes need to reach plugins.
+#[derive(Clone)]
+pub struct Plugins {
+    pub root: KubeletRoot,
+    pub csi: Arc<Csi>,
 }
 
 /// What volumes of one pod are made from.
@@ -124,6 +151,26 @@ struct PodContext<'a> {
     /// What remains of [`MAX_CONTENT`].
     budget: Mutex<Budget>,
     volumes: &'a Volumes,
+    /// The pod as the API has it, to notice that it terminates.
+    inbox: Option<Inbox>,
+}
+
+impl PodContext<'_> {
+    /// The path of the machine for a path of a pod's specification: that of the kubelet's files differs.
+    fn machine_path(&self, path: &str) -> PathBuf {
+        match &self.volumes.plugins {
+            Some(plugins) => plugins.root.real(Path::new(path)),
+            None => PathBuf::from(path),
+        }
+    }
+
+    /// Resolves when the pod terminates.
+    async fn ends(&self) {
+        match self.inbox.clone() {
+            Some(mut inbox) => drop(inbox.wait_for(crate::pod::worker::is_ending).await),
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Volumes {
@@ -136,7 +183,12 @@ impl Volumes {
         claims: Arc<dyn Claims>,
     ) -> Self {
         let writers = Semaphore::new(MAX_WRITERS);
-        Self { root, clock, memory, contents: Contents::new(max_content), writers, types: TYPES, claims }
+        Self { root, clock, memory, contents: Contents::new(max_content), writers, types: TYPES, claims, plugins: None }
+    }
+
+    /// Also volumes of drivers, and the kubelet's files by their usual path.
+    pub fn with_plugins(self, plugins: Plugins) -> Self {
+        Self { plugins: Some(plugins), ..self }
     }
 
     /// The directory of a pod.
@@ -154,6 +206,7 @@ impl Volumes {
         objects: &'a dyn Source,
         tokens: &'a dyn Tokens,
         node: &'a NodeInfo,
+        inbox: Option<Inbox>,
     ) -> PodContext<'a> {
         let group = pod.spec.as_ref().and_then(|s| s.security_context.as_ref()?.fs_group);
         PodContext {
@@ -166,6 +219,7 @@ impl Volumes {
             user: common_user(pod),
             budget: Mutex::new(Budget::new(MAX_CONTENT)),
             volumes: self,
+            inbox,
         }
     }
 
@@ -189,10 +243,11 @@ impl Volumes {
         objects: &dyn Source,
         tokens: &dyn Tokens,
         node: &NodeInfo,
+        inbox: Option<Inbox>,
     ) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
         let mut paths = BTreeMap::new();
         let objects = CachedSource::new(objects);
-        let context = self.context(pod, &objects, tokens, node);
+        let context = self.context(pod, &objects, tokens, node, inbox);
         for spec in specs(pod) {
             let set_up = async {
                 let (volume, directory) = self.find(pod, spec)?;
@@ -210,9 +265,10 @@ impl Volumes {
         objects: &dyn Source,
         tokens: &dyn Tokens,
         node: &NodeInfo,
+        inbox: Option<Inbox>,
     ) -> Result<(), SetUpError> {
         let objects = CachedSource::new(objects);
-        let context = self.context(pod, &objects, tokens, node);
+        let context = self.context(pod, &objects, tokens, node, inbox);
         for spec in specs(pod) {
             let refresh = async {
                 let (volume, directory) = self.find(pod, spec)?;
@@ -225,6 +281,9 @@ impl Volumes {
 
     /// Tears down the volumes of a pod whose containers have ended, and removes its directory. The pod may be gone from the API.
     pub async fn tear_down(&self, uid: &str) -> Result<(), Error> {
+        if let Some(plugins) = &self.plugins {
+            plugins.csi.tear_down_pod(uid).await.map_err(Error::Content)?;
+        }
         let volumes = self.volumes_directory(uid);
         for (type_directory, volume) in blocking(move || volume_directories(&volumes)).await {
             let found = self.types.iter().find(|t| type_directory == format!("kubernetes.io~{}", t.directory));
@@ -291,6 +350,11 @@ pub fn images<'a>(pod: &'a Pod, container: &api::Container) -> Vec<(&'a str, &'a
     let mounted = |name: &str| container.volume_mounts.iter().flatten().any(|m| m.name == name);
     let images = specs(pod).filter_map(|v| Some((v.name.as_str(), v.image.as_ref()?)));
     images.filter(|(name, _)| mounted(name)).collect()
+}
+
+/// Whether a volume of the pod may wait for an attachment or a driver, for as long as those take.
+pub fn may_wait(pod: &Pod) -> bool {
+    specs(pod).any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some() || v.csi.is_some())
 }
 
 /// How many volumes of the pod are file systems in memory.

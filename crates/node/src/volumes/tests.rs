@@ -46,9 +46,10 @@ impl Source for Objects {
 
 #[async_trait::async_trait]
 impl Tokens for Objects {
-    async fn token(&self, _: &Pod, audience: Option<&str>, _: Option<i64>) -> Result<String, token::Error> {
+    async fn issue(&self, _: &Pod, audience: Option<&str>, _: Option<i64>) -> Result<token::Issued, token::Error> {
         let token = if matches!(self, Self::Before) { "token" } else { "renewed token" };
-        Ok(format!("{token} for {}", audience.unwrap_or("the API")))
+        let token = format!("{token} for {}", audience.unwrap_or("the API"));
+        Ok(token::Issued { token, ..token::Issued::default() })
     }
 }
 
@@ -79,7 +80,7 @@ fn pod(volumes: serde_json::Value) -> Pod {
 }
 
 async fn set_up(root: &Path, volumes: serde_json::Value) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
-    manager(root).set_up(&pod(volumes), &Objects::Before, &Objects::Before, &NodeInfo::default()).await
+    manager(root).set_up(&pod(volumes), &Objects::Before, &Objects::Before, &NodeInfo::default(), None).await
 }
 
 fn manager(root: &Path) -> Volumes {
@@ -246,7 +247,7 @@ async fn a_token_belongs_to_the_user_of_the_containers() {
         let context = json!({"runAsUser": 2000, "fsGroup": group});
         p.spec.as_mut().unwrap().security_context = Some(serde_json::from_value(context).unwrap());
         let volumes = manager(dir.path());
-        let got = volumes.set_up(&p, &Objects::Before, &Objects::Before, &NodeInfo::default()).await.unwrap();
+        let got = volumes.set_up(&p, &Objects::Before, &Objects::Before, &NodeInfo::default(), None).await.unwrap();
         let file = fs::metadata(got["v"].join("token")).unwrap();
         let owner = (file.uid(), file.permissions().mode() & 0o777);
         assert_eq!(owner, (2000, mode), "group {group:?}");
@@ -345,12 +346,12 @@ async fn sets_up_refreshes_and_tears_down_every_type() {
         let mut p = pod(json!([{"name": "v", field: case.source}]));
         let volumes = manager(root.path());
         let node = NodeInfo::default();
-        let paths = volumes.set_up(&p, &Objects::Before, &Objects::Before, &node).await.unwrap();
+        let paths = volumes.set_up(&p, &Objects::Before, &Objects::Before, &node, None).await.unwrap();
         let path = &paths["v"];
         assert_eq!(files(path), map(case.files), "{field}");
         fs::write(path.join("kept"), "k").unwrap();
         p.metadata.labels = Some(map(&[("a", "c")]));
-        volumes.refresh(&p, &Objects::After, &Objects::After, &node).await.unwrap();
+        volumes.refresh(&p, &Objects::After, &Objects::After, &node, None).await.unwrap();
         assert_eq!(files(path), map(case.refreshed), "{field}");
 
         let expected = case.references.iter().map(|(kind, name)| Reference {
@@ -366,8 +367,8 @@ async fn sets_up_refreshes_and_tears_down_every_type() {
         assert!(!root.path().join("u1").exists(), "{field}");
         assert_eq!(path.exists(), field == "hostPath", "{field}");
     }
-    // Claims have tests of their own, in `claim_tests`; images have no files on the host.
-    let others = ["persistentVolumeClaim", "ephemeral", "image"];
+    // Claims have tests of their own, in `claim_tests`, and drivers in `csi`; images have no files on the host.
+    let others = ["persistentVolumeClaim", "ephemeral", "image", "csi"];
     let tested: BTreeSet<&str> = cases(&host).iter().map(|c| c.field).chain(others).collect();
     assert_eq!(tested, TYPES.iter().map(|t| t.field).collect(), "every type has a case");
 }
@@ -453,7 +454,7 @@ async fn tears_down_from_the_directory_of_a_volume() {
     let mut volumes = manager(root.path());
     volumes.types = TYPES;
     let p = pod(json!([{"name": "v", "nfs": {"server": "s", "path": device}}]));
-    volumes.set_up(&p, &Objects::Before, &Objects::Before, &NodeInfo::default()).await.unwrap();
+    volumes.set_up(&p, &Objects::Before, &Objects::Before, &NodeInfo::default(), None).await.unwrap();
     fs::rename(&device, root.path().join("busy")).unwrap();
     assert!(volumes.tear_down("u1").await.is_err() && root.path().join("u1").exists());
     fs::rename(root.path().join("busy"), &device).unwrap();

@@ -21,7 +21,19 @@ pub enum Error {
 
 #[async_trait::async_trait]
 pub trait Tokens: Send + Sync {
-    async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: Option<i64>) -> Result<String, Error>;
+    /// A token for the audience; without one, for the API server.
+    async fn issue(&self, pod: &Pod, audience: Option<&str>, seconds: Option<i64>) -> Result<Issued, Error>;
+
+    async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: Option<i64>) -> Result<String, Error> {
+        Ok(self.issue(pod, audience, seconds).await?.token)
+    }
+}
+
+/// A token and its end.
+#[derive(Clone, Debug, Default)]
+pub struct Issued {
+    pub token: String,
+    pub expires: Timestamp,
 }
 
 struct Held {
@@ -59,7 +71,7 @@ impl TokenRequests {
 
 #[async_trait::async_trait]
 impl Tokens for TokenRequests {
-    async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: Option<i64>) -> Result<String, Error> {
+    async fn issue(&self, pod: &Pod, audience: Option<&str>, seconds: Option<i64>) -> Result<Issued, Error> {
         let text = |o: &Option<String>| o.clone().unwrap_or_default();
         let m = &pod.metadata;
         let seconds = seconds.unwrap_or(DEFAULT_SECONDS);
@@ -68,7 +80,7 @@ impl Tokens for TokenRequests {
         if let Some(h) = self.held.lock().get(&id)
             && now < due(h.issued, h.expires)
         {
-            return Ok(h.token.clone());
+            return Ok(Issued { token: h.token.clone(), expires: h.expires });
         }
         let account =
             pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".into());
@@ -88,7 +100,7 @@ impl Tokens for TokenRequests {
             // An old token that is still valid is better than none.
             Err(e) => {
                 return match self.held.lock().get(&id) {
-                    Some(h) if now < h.expires => Ok(h.token.clone()),
+                    Some(h) if now < h.expires => Ok(Issued { token: h.token.clone(), expires: h.expires }),
                     _ => Err(e.into()),
                 };
             }
@@ -98,7 +110,7 @@ impl Tokens for TokenRequests {
         let expires = status["expirationTimestamp"].as_str().and_then(meta::time::parse);
         let expires = expires.unwrap_or_else(|| meta::time::plus(now, seconds.max(0)));
         self.held.lock().insert(id, Held { token: token.clone(), issued: now, expires });
-        Ok(token)
+        Ok(Issued { token, expires })
     }
 }
 

@@ -157,6 +157,7 @@ impl Machine {
             kubelet_root: "/var/lib/kubelet".into(),
             cdi_directories: vec![self.directory.path().join("cdi")],
             log_dir: self.directory.path().join("logs"),
+            credential_plugins: node::credentials::Plugins::default(),
             dns: DnsOptions {
                 servers: vec!["10.202.0.10".into()],
                 domain: "cluster.local".into(),

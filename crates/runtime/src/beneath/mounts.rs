@@ -6,16 +6,37 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// Every mount point of the machine, in the order of mounting.
+fn mount_points() -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/thread-self/mountinfo")?;
+    let points = table.split(|b| *b == b'\n').filter_map(|l| l.split(|b| *b == b' ').nth(4));
+    Ok(points.map(unescape).collect())
+}
 
 /// Mount points below `root`, the last mounted first.
 pub fn mounts_below(root: &Path) -> io::Result<Vec<PathBuf>> {
     let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-    let table = std::fs::read("/proc/thread-self/mountinfo")?;
-    let points = table.split(|b| *b == b'\n').filter_map(|l| l.split(|b| *b == b' ').nth(4));
-    let mut points: Vec<PathBuf> = points.map(unescape).filter(|p| p.starts_with(&root) && *p != root).collect();
+    let mut points = mount_points()?;
+    points.retain(|p| p.starts_with(&root) && *p != root);
     points.reverse();
     Ok(points)
+}
+
+/// Whether something is mounted on the directory, an absolute path without links.
+pub fn is_mount_point(directory: &Path) -> io::Result<bool> {
+    Ok(mount_points()?.iter().any(|p| p == directory))
+}
+
+/// Mounts a directory on itself, so that it has propagation of its own.
+pub fn bind_to_itself(directory: &Path) -> io::Result<()> {
+    Ok(mount(Some(directory), directory, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+}
+
+/// Mounts below the mount point appear in its copies in other namespaces, and theirs here.
+pub fn share(mount_point: &Path) -> io::Result<()> {
+    Ok(mount(None::<&str>, mount_point, None::<&str>, MsFlags::MS_SHARED, None::<&str>)?)
 }
 
 /// Unmounts everything below `root`, also what is mounted several times.

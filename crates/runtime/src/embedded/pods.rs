@@ -155,7 +155,11 @@ impl Embedded {
             .spawn()
             .map_err(|e| fail(format!("{}: {e}", self.inner.options.shim_program.display())))?;
         let pid = child.id().unwrap_or_default();
-        for directory in self.inner.hierarchies.directories(&self.inner.cgroup(SHIM_CGROUP)) {
+        // Between two pods it is empty, and whoever tidies the machine may have removed it.
+        let cgroup = self.inner.cgroup(SHIM_CGROUP);
+        let created = self.inner.hierarchies.create(&cgroup, &Resources::default());
+        created.map_err(|e| fail(format!("cgroup {cgroup}: {e}")))?;
+        for directory in self.inner.hierarchies.directories(&cgroup) {
             let procs = directory.directory.join("cgroup.procs");
             std::fs::write(&procs, pid.to_string()).map_err(|e| fail(format!("{}: {e}", procs.display())))?;
         }

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::{beneath, records};
-pub use access::{Access, AccessByRepository, PullSecret};
+pub use access::{Access, AccessByRepository, PullAccount, PullSecret, PullSource};
 use budget::Budget;
 pub use budget::Room;
 pub use reference::normalize;

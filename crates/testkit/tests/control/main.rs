@@ -4,6 +4,7 @@
 
 mod accounts;
 mod addresses;
+mod attachments;
 mod autoscaling;
 mod balancers;
 mod batch;

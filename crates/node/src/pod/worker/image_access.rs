@@ -1,7 +1,8 @@
-//! Who may use an image that is present (kubelet `images/pullmanager`, policy `NeverVerifyPreloadedImages`).
+//! Who may use an image that is present (kubelet `images/pullmanager`).
 //!
 //! **Invariant.** A pod uses an image that was pulled with the secrets of another pod only if it has a secret with the same credentials, or
-//! the same secret; otherwise its registry decides again. Images that an administrator imported or pulled are for every pod.
+//! the same secret; otherwise its registry decides again. Which images are verified at all, the configuration says: by default, not those that an
+//! administrator imported or pulled.
 
 use client::Severity;
 use distribution::{Credentials, Reference};
@@ -18,24 +19,27 @@ impl Worker {
     /// secret.
     pub(super) async fn find_usable_image(&self, image: &str, reference: &Reference) -> Result<Image, Error> {
         let found = self.find_image(image).await?;
-        if self.may_use(&found, reference).await { Ok(found) } else { Err(Error::NotFound(image.to_owned())) }
+        if self.may_use(image, &found, reference).await { Ok(found) } else { Err(Error::NotFound(image.to_owned())) }
     }
 
-    async fn may_use(&self, image: &Image, reference: &Reference) -> bool {
-        let Some(recorded) = &image.access else { return true };
-        let Some(access) = recorded.get(&reference.full_repository()) else { return false };
+    async fn may_use(&self, name: &str, image: &Image, reference: &Reference) -> bool {
+        let recorded = image.access.as_ref();
+        if !self.shared.verification.is_needed(name, recorded.is_some()) {
+            return true;
+        }
+        let Some(access) = recorded.and_then(|all| all.get(&reference.full_repository())) else { return false };
         if access.every_pod {
             return true;
         }
-        let credentials = if access.secrets.is_empty() { Vec::new() } else { self.pull_credentials(reference).await };
-        let Some(secret) = access.matching(credentials.iter().map(|c| &c.secret)) else { return false };
-        if !access.secrets.contains(secret) {
-            record(&self.shared.options, image, reference, Access::with_secret(secret.clone())).await;
+        let credentials = if access.is_restricted() { self.pull_credentials(reference).await } else { Vec::new() };
+        let Some(source) = access.matching(credentials.iter().map(|c| &c.source)) else { return false };
+        if !access.has(source) {
+            record(&self.shared.options, image, reference, Access::with(source.clone())).await;
         }
         true
     }
 
-    /// The credentials of the pod's secrets for a repository.
+    /// The credentials of the pod's secrets for a repository, then those of credential providers.
     pub(super) async fn pull_credentials(&self, reference: &Reference) -> Vec<PullCredentials> {
         let (mut keyring, mut missing) = (Keyring::default(), Vec::new());
         let namespace = text(&self.pod.metadata.namespace);
@@ -56,7 +60,10 @@ impl Worker {
             );
             self.event(None, Severity::Warning, "FailedToRetrieveImagePullSecret", message);
         }
-        keyring.find(&reference.full_repository())
+        let repository = reference.full_repository();
+        let mut all = keyring.find(&repository);
+        all.extend(self.shared.credential_providers.find(&self.pod, &repository).await);
+        all
     }
 }
 
@@ -72,8 +79,8 @@ pub(super) async fn pull(
     let access = match &pulled.credentials {
         None => Access::for_every_pod(),
         Some(used) => {
-            let secret = credentials.iter().find(|c| c.credentials == *used).map(|c| c.secret.clone());
-            secret.map(Access::with_secret).unwrap_or_default()
+            let source = credentials.iter().find(|c| c.credentials == *used).map(|c| c.source.clone());
+            source.map(Access::with).unwrap_or_default()
         }
     };
     if let Ok(reference) = Reference::parse(image) {

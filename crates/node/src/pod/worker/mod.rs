@@ -143,7 +143,7 @@ pub(crate) struct Worker {
 }
 
 /// Whether the pod terminates: it is marked for deletion or gone from the API.
-fn is_ending(pod: &Option<Arc<Pod>>) -> bool {
+pub(crate) fn is_ending(pod: &Option<Arc<Pod>>) -> bool {
     pod.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some())
 }
 

@@ -19,9 +19,13 @@ impl Worker {
         if self.holds.is_held(VOLUMES, now) {
             return None;
         }
+        if volumes::may_wait(&self.pod) {
+            // Others start meanwhile.
+            self.start_permit = None;
+        }
         let shared = self.shared.clone();
-        let node = self.node();
-        match shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &node).await {
+        let (node, inbox) = (self.node(), Some(self.inbox.clone()));
+        match shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &node, inbox).await {
             Ok(v) => {
                 self.holds.release(VOLUMES);
                 Some(v)
@@ -29,7 +33,7 @@ impl Worker {
             Err(e) => {
                 let now = self.now();
                 self.holds.hold(VOLUMES, FIRST_RETRY, LAST_RETRY, now);
-                self.event(None, Severity::Warning, "FailedMount", e.to_string());
+                self.event(None, Severity::Warning, e.reason(), e.to_string());
                 tracing::debug!(pod = %self.name(), containers = plan.start.len(), "waiting for volumes: {e}");
                 None
             }
@@ -55,9 +59,9 @@ impl Worker {
         }
         self.refreshed = Some(Instant::now());
         self.relabelled = false;
-        let (shared, node) = (self.shared.clone(), self.node());
-        if let Err(e) = shared.volumes.refresh(&self.pod, &*shared.objects, &*shared.tokens, &node).await {
-            self.event(None, Severity::Warning, "FailedMount", e.to_string());
+        let (shared, node, inbox) = (self.shared.clone(), self.node(), Some(self.inbox.clone()));
+        if let Err(e) = shared.volumes.refresh(&self.pod, &*shared.objects, &*shared.tokens, &node, inbox).await {
+            self.event(None, Severity::Warning, e.reason(), e.to_string());
         }
     }
 

@@ -1,4 +1,5 @@
-//! `persistentVolumeClaim` and `ephemeral`: the `hostPath` or `local` directory of the persistent volume to which a claim is bound.
+//! `persistentVolumeClaim` and `ephemeral`: the persistent volume to which a claim is bound, a `hostPath` or `local` directory or a
+//! volume of a CSI driver.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,6 +11,7 @@ use runtime::beneath::give_to_group;
 use supervisor::blocking;
 
 use super::{Volume, host_path};
+use crate::csi::{Persistent, Request};
 use crate::volumes::{Error, PodContext, io_error};
 
 /// A volume of the type `persistentVolumeClaim`.
@@ -38,6 +40,10 @@ impl Volume for Named {
         self.0.set_up(pod).await
     }
 
+    async fn refresh(&self, pod: &PodContext<'_>, _: &Path) -> Result<(), Error> {
+        self.0.refresh(pod).await
+    }
+
     fn is_read_only(&self) -> bool {
         self.0.is_read_only
     }
@@ -53,47 +59,92 @@ impl Volume for Ephemeral {
     async fn set_up(&self, pod: &PodContext<'_>, _: &Path) -> Result<PathBuf, Error> {
         self.0.set_up(pod).await
     }
+
+    async fn refresh(&self, pod: &PodContext<'_>, _: &Path) -> Result<(), Error> {
+        self.0.refresh(pod).await
+    }
 }
 
 impl Claimed {
     async fn set_up(&self, pod: &PodContext<'_>) -> Result<PathBuf, Error> {
-        let namespace = pod.pod.metadata.namespace.as_deref().unwrap_or_default();
-        let claim = match &self.claim {
-            Some(name) => name.clone(),
-            None => format!("{}-{}", pod.pod.metadata.name.as_deref().unwrap_or_default(), self.volume),
-        };
-        let volume = self
-            .bound_volume(pod, namespace, &claim)
-            .await
-            .map_err(|why| Error::Claim { claim: format!("{namespace}/{claim}"), why })?;
+        let (_, volume) = self.find(pod).await?;
         let name = volume.metadata.name.clone().unwrap_or_default();
         let prepared = self.prepare(pod, volume).await;
         prepared.map_err(|(stage, why)| Error::PersistentVolume { name, stage, why })
     }
 
+    /// Expands the file system of a volume that has grown, and publishes the volume again if its driver requests that.
+    async fn refresh(&self, pod: &PodContext<'_>) -> Result<(), Error> {
+        let Some(plugins) = &pod.volumes.plugins else { return Ok(()) };
+        let (claim, volume) = self.find(pod).await?;
+        let name = volume.metadata.name.clone().unwrap_or_default();
+        let Some(source) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) else { return Ok(()) };
+        let persistent = Persistent { name: &name, volume: &volume, source };
+        let failed =
+            |e: crate::csi::Failure| Error::PersistentVolume { name: name.clone(), stage: e.stage, why: e.why };
+        if plugins.csi.begin_republish(&source.driver, pod.pod, &name).await.map_err(failed)? {
+            plugins.csi.set_up(&persistent, self.request(pod)).await.map_err(failed)?;
+        }
+        plugins.csi.expand(&persistent, &claim, pod.pod).await;
+        Ok(())
+    }
+
+    fn request<'a>(&self, pod: &'a PodContext<'_>) -> Request<'a, impl Future<Output = ()> + Send + 'a> {
+        Request {
+            pod: pod.pod,
+            is_read_only: self.is_read_only,
+            group: pod.group,
+            on_mismatch: fs_group_change_policy(pod.pod) == Some("OnRootMismatch"),
+            tokens: pod.tokens,
+            ends: pod.ends(),
+        }
+    }
+
+    /// The claim and its volume.
+    async fn find(&self, pod: &PodContext<'_>) -> Result<(PersistentVolumeClaim, PersistentVolume), Error> {
+        let namespace = pod.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let claim = match &self.claim {
+            Some(name) => name.clone(),
+            None => format!("{}-{}", pod.pod.metadata.name.as_deref().unwrap_or_default(), self.volume),
+        };
+        let found = self.bound_volume(pod, namespace, &claim).await;
+        found.map_err(|why| Error::Claim { claim: format!("{namespace}/{claim}"), why })
+    }
+
     /// The path of a persistent volume, ready to be mounted. Errors with the stage that failed, in kubelet's words, and the reason.
     async fn prepare(&self, pod: &PodContext<'_>, volume: PersistentVolume) -> Result<PathBuf, (&'static str, String)> {
+        const SET_UP: &str = "MountVolume.SetUp";
+        const AFFINITY: &str = "MountVolume.NodeAffinity check";
         let labels = pod.volumes.claims.node_labels().await;
-        let labels = labels.map_err(|e| ("NodeAffinity check", e.to_string()))?;
+        let labels = labels.map_err(|e| (AFFINITY, e.to_string()))?;
         if !reaches(&volume, &pod.node.node_name, |key| labels.get(key).map(String::as_str)) {
-            return Err(("NodeAffinity check", "no matching NodeSelectorTerms".into()));
+            return Err((AFFINITY, "no matching NodeSelectorTerms".into()));
+        }
+        if let Some(plugins) = &pod.volumes.plugins
+            && let Some(source) = volume.spec.as_ref().and_then(|s| s.csi.as_ref())
+        {
+            let name = volume.metadata.name.as_deref().unwrap_or_default();
+            let persistent = Persistent { name, volume: &volume, source };
+            let ready = plugins.csi.set_up(&persistent, self.request(pod)).await;
+            return ready.map_err(|e| (e.stage, e.why));
         }
         let spec = volume.spec.unwrap_or_default();
-        if let Some(source) = spec.host_path {
-            let path = PathBuf::from(&source.path);
-            blocking(move || host_path::prepare(&source)).await.map_err(|e| ("SetUp", e.to_string()))?;
+        if let Some(mut source) = spec.host_path {
+            let path = pod.machine_path(&source.path);
+            source.path = path.to_string_lossy().into_owned();
+            blocking(move || host_path::prepare(&source)).await.map_err(|e| (SET_UP, e.to_string()))?;
             return Ok(path);
         }
         let Some(source) = spec.local else {
-            let why = "this kind of persistent volume is not supported by this node (only hostPath and local are)";
-            return Err(("FindPluginBySpec", why.into()));
+            let why = "this kind of persistent volume is not supported by this node (only csi, hostPath and local are)";
+            return Err(("MountVolume.FindPluginBySpec", why.into()));
         };
         let path = PathBuf::from(source.path);
         let (checked, group) = (path.clone(), pod.group.filter(|_| !self.is_read_only));
         let on_mismatch = fs_group_change_policy(pod.pod) == Some("OnRootMismatch");
         blocking(move || {
-            check_directory(&checked).map_err(|why| ("NewMounter initialization", why))?;
-            set_group(&checked, group, on_mismatch).map_err(|e| ("SetUp", e.to_string()))
+            check_directory(&checked).map_err(|why| ("MountVolume.NewMounter initialization", why))?;
+            set_group(&checked, group, on_mismatch).map_err(|e| (SET_UP, e.to_string()))
         })
         .await?;
         Ok(path)
@@ -105,7 +156,7 @@ impl Claimed {
         pod: &PodContext<'_>,
         namespace: &str,
         claim: &str,
-    ) -> Result<PersistentVolume, String> {
+    ) -> Result<(PersistentVolumeClaim, PersistentVolume), String> {
         let claims = &pod.volumes.claims;
         let found = claims.claim(namespace, claim).await;
         let found = found.map_err(|e| format!("failed to fetch PVC from API server: {e}"))?;
@@ -118,7 +169,7 @@ impl Claimed {
         check_reference(&volume_found, volume, found.metadata.uid.as_deref().unwrap_or_default())?;
         let mode = volume_found.spec.as_ref().and_then(|s| s.volume_mode.as_deref()).unwrap_or("Filesystem");
         check_mode(pod.pod, &self.volume, mode)?;
-        Ok(volume_found)
+        Ok((found, volume_found))
     }
 }
 
@@ -192,7 +243,7 @@ fn reaches<'a>(volume: &PersistentVolume, node: &'a str, label: impl Fn(&str) ->
     selector.node_selector_terms.iter().any(matches)
 }
 
-fn fs_group_change_policy(pod: &Pod) -> Option<&str> {
+pub(super) fn fs_group_change_policy(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.security_context.as_ref()?.fs_group_change_policy.as_deref()
 }
 
@@ -206,7 +257,7 @@ fn check_directory(path: &Path) -> Result<(), String> {
 }
 
 /// Gives the directory to the group (`fsGroup`), with all that is in it. `on_mismatch`: not if it belongs to the group already.
-fn set_group(path: &Path, group: Option<u32>, on_mismatch: bool) -> Result<(), Error> {
+pub(crate) fn set_group(path: &Path, group: Option<u32>, on_mismatch: bool) -> Result<(), Error> {
     let Some(group) = group else { return Ok(()) };
     let error = || io_error(path.display().to_string());
     // The path is that of a persistent volume, which administrators create: links in it are followed.

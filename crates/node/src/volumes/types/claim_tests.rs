@@ -48,8 +48,8 @@ impl Source for NoObjects {
 
 #[async_trait::async_trait]
 impl Tokens for NoObjects {
-    async fn token(&self, _: &Pod, _: Option<&str>, _: Option<i64>) -> Result<String, token::Error> {
-        Ok(String::new())
+    async fn issue(&self, _: &Pod, _: Option<&str>, _: Option<i64>) -> Result<token::Issued, token::Error> {
+        Ok(token::Issued::default())
     }
 }
 
@@ -84,7 +84,7 @@ async fn set_up(pod: &Pod, claim: Value, volume: Value) -> Result<PathBuf, Strin
     let api = Arc::new(Api { claim, volume });
     let volumes = Volumes::new(root.path().to_owned(), Arc::new(Now), Memory::Plain, usize::MAX, api);
     let node = NodeInfo { node_name: "here".into(), ..NodeInfo::default() };
-    let paths = volumes.set_up(pod, &NoObjects, &NoObjects, &node).await.map_err(|e| e.to_string())?;
+    let paths = volumes.set_up(pod, &NoObjects, &NoObjects, &node, None).await.map_err(|e| e.to_string())?;
     Ok(paths["data"].clone())
 }
 
@@ -160,7 +160,7 @@ async fn refuses_claims_that_cannot_be_used_with_upstreams_texts() {
             change(change(good(), "/spec/local", Value::Null), "/spec/nfs", json!({"server": "s", "path": "/"})),
             mount(
                 "FindPluginBySpec",
-                "this kind of persistent volume is not supported by this node (only hostPath and local are)",
+                "this kind of persistent volume is not supported by this node (only csi, hostPath and local are)",
             ),
         ),
     ];

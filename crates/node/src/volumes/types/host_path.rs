@@ -22,10 +22,11 @@ impl Volume for HostPath {
         volume.host_path.clone().map(Self)
     }
 
-    async fn set_up(&self, _: &PodContext<'_>, _: &Path) -> Result<PathBuf, Error> {
-        let source = self.0.clone();
+    async fn set_up(&self, pod: &PodContext<'_>, _: &Path) -> Result<PathBuf, Error> {
+        let path = pod.machine_path(&self.0.path);
+        let source = api::HostPathVolumeSource { path: path.to_string_lossy().into_owned(), ..self.0.clone() };
         blocking(move || prepare(&source)).await?;
-        Ok(PathBuf::from(&self.0.path))
+        Ok(path)
     }
 
     fn file_kind(&self) -> Option<FileKind> {

@@ -1,10 +1,11 @@
 //! The types of volumes that this node supports: the trait [`Volume`], and the table of its implementations.
 //!
-//! A type is one file here and one row of [`TYPES`]. A volume of another type (CSI, network file systems) is
+//! A type is one file here and one row of [`TYPES`]. A volume of another type (network file systems) is
 //! refused with [`Error::Unsupported`] when the pod's volumes are set up.
 
 mod claim;
 mod config_map;
+mod csi;
 mod downward_api;
 mod empty_dir;
 mod host_path;
@@ -21,6 +22,7 @@ use runtime::FileKind;
 
 use super::{Error, PodContext};
 use crate::objects::Kind;
+pub(crate) use claim::set_group;
 
 /// A volume of a pod. Its fields are what the specification of the volume says.
 #[async_trait::async_trait]
@@ -111,6 +113,7 @@ pub(super) const TYPES: &[Type] = &[
     Type::new::<downward_api::DownwardApi>("downwardAPI", "downward-api"),
     Type::new::<projected::Projected>("projected", "projected"),
     Type::new::<image::Image>("image", "image"),
+    Type::new::<csi::Csi>("csi", "csi"),
     // These have no directory of the pod: the persistent volume has one of its own.
     Type::new::<claim::Named>("persistentVolumeClaim", "persistent-volume-claim"),
     Type::new::<claim::Ephemeral>("ephemeral", "ephemeral"),

@@ -1,0 +1,476 @@
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use plugins::api::csi::{self, NodeCapability, NodeGetCapabilitiesResponse, NodeGetInfoResponse};
+use plugins::registration::{Handler, Plugin};
+use plugins::{Running, Server, SocketPath, Status};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::volumes::token::{self, Issued, Tokens};
+
+/// An API with what a test gives it.
+#[derive(Default)]
+struct Api {
+    driver: Mutex<Value>,
+    attachment: Mutex<Value>,
+    secret: Mutex<Value>,
+    attached: tokio::sync::watch::Sender<bool>,
+    log: Log,
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn decoded<T: serde::de::DeserializeOwned>(value: &Mutex<Value>) -> Option<T> {
+    let value = value.lock().clone();
+    (!value.is_null()).then(|| serde_json::from_value(value).unwrap())
+}
+
+#[async_trait::async_trait]
+impl Cluster for Api {
+    async fn driver(&self, _: &str) -> Result<Option<CSIDriver>, client::Error> {
+        Ok(decoded(&self.driver))
+    }
+
+    async fn attachment(&self, name: &str) -> Result<Option<VolumeAttachment>, client::Error> {
+        self.log.lock().push(format!("attachment {}", &name[..8]));
+        Ok(decoded(&self.attachment))
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, client::Error> {
+        decoded(&self.secret).ok_or_else(|| client::Error::Unexpected(format!("secret {namespace}/{name} not found")))
+    }
+
+    async fn attached(&self, _: &str) {
+        let _ = self.attached.subscribe().wait_for(|is| *is).await;
+    }
+
+    async fn set_in_use(&self, volumes: &BTreeSet<String>) -> Result<(), client::Error> {
+        let names: Vec<&str> = volumes.iter().map(String::as_str).collect();
+        self.log.lock().push(format!("in use {names:?}"));
+        Ok(())
+    }
+
+    async fn install(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String> {
+        self.log.lock().push(format!("install {driver} {}", info.node_id));
+        Ok(())
+    }
+
+    async fn uninstall(&self, driver: &str) -> Result<(), String> {
+        self.log.lock().push(format!("uninstall {driver}"));
+        Ok(())
+    }
+
+    async fn finish_expansion(&self, _: &PersistentVolumeClaim, capacity: &str) -> Result<(), client::Error> {
+        self.log.lock().push(format!("expanded {capacity}"));
+        Ok(())
+    }
+
+    fn event(&self, _: &Pod, _: &PersistentVolumeClaim, _: bool, reason: &str, message: String) {
+        self.log.lock().push(format!("event {reason} {message}"));
+    }
+}
+
+struct Token;
+
+#[async_trait::async_trait]
+impl Tokens for Token {
+    async fn issue(&self, _: &Pod, audience: Option<&str>, _: Option<i64>) -> Result<Issued, token::Error> {
+        Ok(Issued { token: format!("token for {}", audience.unwrap_or_default()), ..Issued::default() })
+    }
+}
+
+/// What the driver does with calls of one method.
+type Behaviour = Arc<Mutex<BTreeMap<&'static str, Status>>>;
+
+struct Lab {
+    directory: TempDir,
+    api: Arc<Api>,
+    csi: Arc<Csi>,
+    log: Log,
+    /// Methods that fail; `Cancelled` lets one hang.
+    fails: Behaviour,
+    _driver: Running,
+    requests: Arc<Mutex<Vec<String>>>,
+    stages: Arc<AtomicUsize>,
+}
+
+const NAME: &str = "test.csi.example.com";
+
+impl Lab {
+    async fn new(capabilities: &[NodeCapability]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let api = Arc::new(Api::default());
+        let log = api.log.clone();
+        let (fails, requests, stages): (Behaviour, Arc<Mutex<Vec<String>>>, Arc<AtomicUsize>) = Default::default();
+        let socket = directory.path().join("plugins/test/csi.sock");
+        fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let answer = {
+            let (log, fails, requests) = (log.clone(), fails.clone(), requests.clone());
+            move |method: &'static str, text: String, request: String| {
+                log.lock().push(format!("{method} {text}"));
+                requests.lock().push(request);
+                let failure = fails.lock().get(method).cloned();
+                async move {
+                    match failure {
+                        Some(status) if status.code() == plugins::Code::Cancelled => std::future::pending().await,
+                        Some(status) => Err(status),
+                        None => Ok(csi::Empty {}),
+                    }
+                }
+            }
+        };
+        let capabilities = capabilities.iter().map(|c| (*c).into()).collect();
+        let capabilities = NodeGetCapabilitiesResponse { capabilities };
+        let (a, b, c, d) = (answer.clone(), answer.clone(), answer.clone(), answer.clone());
+        let (e, count) = (answer, stages.clone());
+        let server = Server::new()
+            .unary(&csi::NODE_GET_INFO, |_| async {
+                Ok(NodeGetInfoResponse { node_id: "id".into(), ..NodeGetInfoResponse::default() })
+            })
+            .unary(&csi::NODE_GET_CAPABILITIES, move |_| {
+                let capabilities = capabilities.clone();
+                async move { Ok(capabilities) }
+            })
+            .unary(&csi::NODE_STAGE_VOLUME, move |q: csi::NodeStageVolumeRequest| {
+                count.fetch_add(1, Ordering::SeqCst);
+                a("stage", last(&q.staging_target_path), format!("{q:?}"))
+            })
+            .unary(&csi::NODE_UNSTAGE_VOLUME, move |q: csi::NodeUnstageVolumeRequest| {
+                b("unstage", last(&q.staging_target_path), String::new())
+            })
+            .unary(&csi::NODE_PUBLISH_VOLUME, move |q: csi::NodePublishVolumeRequest| {
+                c("publish", pod_of(&q.target_path), format!("{q:?}"))
+            })
+            .unary(&csi::NODE_UNPUBLISH_VOLUME, move |q: csi::NodeUnpublishVolumeRequest| {
+                d("unpublish", pod_of(&q.target_path), String::new())
+            })
+            .unary(&csi::NODE_EXPAND_VOLUME, move |q: csi::NodeExpandVolumeRequest| {
+                let done = e("expand", q.capacity_range.unwrap_or_default().required_bytes.to_string(), String::new());
+                async move { done.await.map(|_| csi::NodeExpandVolumeResponse::default()) }
+            });
+        let running = server.serve(&SocketPath::machine(&socket)).unwrap();
+        let csi = Self::agent(&directory, &api);
+        let lab = Self { directory, api, csi, log, fails, _driver: running, requests, stages };
+        lab.register().await.unwrap();
+        lab
+    }
+
+    fn agent(directory: &TempDir, api: &Arc<Api>) -> Arc<Csi> {
+        let root = KubeletRoot { path: directory.path().to_owned(), shown_as: KubeletRoot::USUAL.into() };
+        Arc::new(Csi::new(root, "n", api.clone()))
+    }
+
+    fn plugin(&self) -> Plugin {
+        Plugin {
+            name: NAME.into(),
+            endpoint: "/var/lib/kubelet/plugins/test/csi.sock".into(),
+            versions: vec!["1.0.0".into()],
+            socket: "/var/lib/kubelet/plugins_registry/test-reg.sock".into(),
+        }
+    }
+
+    async fn register(&self) -> Result<(), String> {
+        let registration = Registration(self.csi.clone());
+        registration.validate(&self.plugin())?;
+        registration.register(&self.plugin()).await?;
+        // Reports the volumes in use, if nothing has.
+        self.csi.unstage_unused(NAME).await;
+        self.log.lock().clear();
+        Ok(())
+    }
+
+    /// A new agent, which knows nothing.
+    async fn restart(&mut self) {
+        self.csi = Self::agent(&self.directory, &self.api);
+        self.register().await.unwrap();
+    }
+
+    async fn set_up(&self, pod: &str) -> Result<PathBuf, Failure> {
+        self.set_up_as(pod, &volume(json!({})), std::future::pending()).await
+    }
+
+    async fn set_up_as(
+        &self,
+        pod: &str,
+        volume: &PersistentVolume,
+        ends: impl Future<Output = ()> + Send,
+    ) -> Result<PathBuf, Failure> {
+        let pod = self::pod(pod);
+        let source = volume.spec.as_ref().unwrap().csi.as_ref().unwrap();
+        let request = self.request(&pod, ends);
+        self.csi.set_up(&Persistent { name: "pv", volume, source }, request).await
+    }
+
+    fn request<'a, E>(&self, pod: &'a Pod, ends: E) -> Request<'a, E> {
+        Request { pod, is_read_only: false, group: None, on_mismatch: false, tokens: &Token, ends }
+    }
+
+    fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut *self.log.lock())
+    }
+
+    fn no_attach(&self) {
+        *self.api.driver.lock() = json!({"metadata": {"name": NAME}, "spec": {"attachRequired": false}});
+    }
+
+    /// Paths below the directory that are left, beside sockets.
+    fn left(&self) -> Vec<String> {
+        let layout = &self.csi.layout;
+        let published = layout.published().unwrap().into_iter().map(|(uid, r)| format!("{uid} {}", r.name));
+        published.chain(layout.all_staged().unwrap().into_iter().map(|(_, r)| format!("staged {}", r.name))).collect()
+    }
+}
+
+fn last(path: &str) -> String {
+    assert!(path.starts_with("/var/lib/kubelet/plugins/kubernetes.io/csi/"), "{path}");
+    path.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+fn pod_of(path: &str) -> String {
+    let path = path.strip_prefix("/var/lib/kubelet/pods/").unwrap();
+    let (pod, rest) = path.split_once('/').unwrap();
+    assert!(rest.starts_with("volumes/kubernetes.io~csi/") && rest.ends_with("/mount"), "{rest}");
+    pod.to_owned()
+}
+
+fn volume(more: Value) -> PersistentVolume {
+    let mut spec = json!({
+        "csi": {"driver": NAME, "volumeHandle": "h", "fsType": "ext4", "volumeAttributes": {"a": "b"}},
+        "accessModes": ["ReadWriteOnce"], "mountOptions": ["noatime"], "capacity": {"storage": "2Gi"},
+    });
+    for (key, value) in more.as_object().unwrap() {
+        match value.as_object() {
+            Some(inner) => inner.iter().for_each(|(k, v)| spec[key][k] = v.clone()),
+            None => spec[key] = value.clone(),
+        }
+    }
+    serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).unwrap()
+}
+
+fn pod(uid: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": uid},
+        "spec": {"containers": [], "serviceAccountName": "sa"},
+    }))
+    .unwrap()
+}
+
+const STAGES: &[NodeCapability] = &[NodeCapability::StageUnstageVolume, NodeCapability::ExpandVolume];
+
+#[tokio::test]
+async fn two_pods_share_what_is_staged() {
+    let lab = Lab::new(STAGES).await;
+    lab.no_attach();
+    let path = lab.set_up("u1").await.unwrap();
+    assert_eq!(path, lab.directory.path().join("pods/u1/volumes/kubernetes.io~csi/pv/mount"));
+    lab.set_up("u1").await.unwrap();
+    lab.set_up("u2").await.unwrap();
+    // Staging is repeated for another pod, as calls are idempotent.
+    assert_eq!(lab.take_log(), ["stage globalmount", "publish u1", "stage globalmount", "publish u2"]);
+    let sent = lab.requests.lock().join("\n");
+    for part in ["noatime", "ext4", "\"a\": \"b\"", "mode: SingleNodeWriter", "globalmount"] {
+        assert!(sent.contains(part), "{part}: {sent}");
+    }
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert_eq!(lab.take_log(), ["unpublish u1"]);
+    lab.csi.tear_down_pod("u2").await.unwrap();
+    assert_eq!(lab.take_log(), ["unpublish u2", "unstage globalmount"]);
+    assert!(lab.left().is_empty());
+    lab.csi.tear_down_pod("u2").await.unwrap();
+    assert!(lab.take_log().is_empty());
+}
+
+#[tokio::test]
+async fn a_pod_waits_until_the_volume_is_attached_and_reports_it_in_use_first() {
+    let lab = Lab::new(STAGES).await;
+    *lab.api.attachment.lock() = json!({"metadata": {}, "spec": {"attacher": NAME, "nodeName": "n", "source": {}},
+            "status": {"attached": true, "attachmentMetadata": {"device": "sdx"}}});
+    let wait = tokio::time::timeout(std::time::Duration::from_millis(50), lab.set_up("u1")).await;
+    assert!(wait.is_err());
+    let in_use = format!("in use [\"kubernetes.io/csi/{NAME}^h\"]");
+    assert_eq!(lab.take_log(), [in_use]);
+    lab.api.attached.send_replace(true);
+    lab.set_up("u1").await.unwrap();
+    assert_eq!(lab.take_log(), [lab_attachment().as_str(), "stage globalmount", "publish u1"]);
+    assert!(lab.requests.lock().join("\n").contains("\"device\": \"sdx\""));
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert_eq!(lab.take_log(), ["unpublish u1", "unstage globalmount", "in use []"]);
+}
+
+fn lab_attachment() -> String {
+    format!("attachment {}", &paths::attachment_name("h", NAME, "n")[..8])
+}
+
+#[tokio::test]
+async fn a_pod_that_ends_while_it_waits_leaves_nothing_in_use() {
+    let lab = Lab::new(STAGES).await;
+    let failure = lab.set_up_as("u1", &volume(json!({})), std::future::ready(())).await.unwrap_err();
+    assert!(failure.why.contains("deleted"), "{failure:?}");
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert!(lab.left().is_empty());
+    assert!(lab.csi.awaited.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_new_agent_finds_what_was_published_and_unstages_what_no_pod_has() {
+    let mut lab = Lab::new(STAGES).await;
+    lab.no_attach();
+    lab.set_up("u1").await.unwrap();
+    lab.restart().await;
+    lab.set_up("u1").await.unwrap();
+    assert_eq!(lab.stages.load(Ordering::SeqCst), 2, "the new agent asks the driver again");
+    lab.restart().await;
+    lab.take_log();
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert_eq!(lab.take_log(), ["unpublish u1", "unstage globalmount"]);
+    // The agent ends between unpublishing and unstaging.
+    lab.set_up("u1").await.unwrap();
+    Record::remove(&lab.csi.layout.pod_volume("u1", "pv")).unwrap();
+    lab.restart().await;
+    lab.csi.unstage_unused(NAME).await;
+    assert!(lab.left().is_empty(), "{:?}", lab.left());
+}
+
+#[tokio::test]
+async fn what_the_driver_refuses_is_not_there_and_what_it_may_have_done_is_undone() {
+    let lab = Lab::new(STAGES).await;
+    lab.no_attach();
+    lab.fails.lock().insert("stage", Status::invalid_argument("no such device"));
+    let failure = lab.set_up("u1").await.unwrap_err();
+    assert_eq!(failure.stage, "MountVolume.MountDevice");
+    assert_eq!(failure.why, "rpc error: code = InvalidArgument desc = no such device");
+    assert!(lab.left().is_empty(), "{:?}", lab.left());
+    lab.fails.lock().clear();
+
+    lab.fails.lock().insert("publish", Status::internal("mount failed"));
+    let failure = lab.set_up("u1").await.unwrap_err();
+    assert_eq!((failure.stage, lab.left()), ("MountVolume.SetUp", vec!["staged pv".to_owned()]));
+    lab.take_log();
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert_eq!(lab.take_log(), ["unstage globalmount"]);
+
+    // It is unknown whether a call that does not end has done something.
+    lab.fails.lock().insert("publish", Status::deadline_exceeded("late"));
+    lab.set_up("u1").await.unwrap_err();
+    assert_eq!(lab.left(), ["u1 pv", "staged pv"]);
+    lab.fails.lock().insert("unpublish", Status::internal("busy"));
+    let why = lab.csi.tear_down_pod("u1").await.unwrap_err();
+    assert!(why.contains("Internal desc = busy"), "{why}");
+    assert_eq!(lab.left(), ["u1 pv", "staged pv"], "nothing is forgotten");
+    lab.fails.lock().clear();
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert!(lab.left().is_empty());
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_does_not_keep_a_pod_from_ending() {
+    let lab = Lab::new(STAGES).await;
+    lab.no_attach();
+    lab.fails.lock().insert("publish", Status::cancelled(""));
+    let log = lab.log.clone();
+    let ends = async move {
+        while !log.lock().iter().any(|e| e == "publish u1") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    lab.set_up_as("u1", &volume(json!({})), ends).await.unwrap_err();
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert_eq!(lab.take_log(), ["stage globalmount", "publish u1", "unpublish u1", "unstage globalmount"]);
+}
+
+#[tokio::test]
+async fn only_one_pod_has_a_volume_for_one_pod() {
+    let lab = Lab::new(&[]).await;
+    lab.no_attach();
+    let single = volume(json!({"accessModes": ["ReadWriteOncePod"]}));
+    lab.set_up_as("u1", &single, std::future::pending()).await.unwrap();
+    let failure = lab.set_up_as("u2", &single, std::future::pending()).await.unwrap_err();
+    assert!(failure.why.contains("already in use by another pod"), "{failure:?}");
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.set_up_as("u2", &single, std::future::pending()).await.unwrap();
+    assert_eq!(lab.take_log(), ["publish u1", "unpublish u1", "publish u2"], "this driver stages nothing");
+}
+
+#[tokio::test]
+async fn the_driver_gets_pods_tokens_and_secrets_that_it_requests() {
+    let lab = Lab::new(&[]).await;
+    *lab.api.driver.lock() = json!({"metadata": {"name": NAME}, "spec": {"attachRequired": false,
+        "podInfoOnMount": true, "requiresRepublish": true, "tokenRequests": [{"audience": "vault"}]}});
+    let with_secret = volume(json!({"csi": {"nodePublishSecretRef": {"name": "s", "namespace": "ns"}}}));
+    let failure = lab.set_up_as("u1", &with_secret, std::future::pending()).await.unwrap_err();
+    assert!(failure.why.contains("fetching NodePublishSecretRef ns/s failed"), "{failure:?}");
+    *lab.api.secret.lock() = json!({"data": {"key": "dmFsdWU="}});
+    lab.set_up_as("u1", &with_secret, std::future::pending()).await.unwrap();
+    let sent = lab.requests.lock().join("\n");
+    for part in [
+        "\"csi.storage.k8s.io/pod.uid\": \"u1\"",
+        "\"csi.storage.k8s.io/ephemeral\": \"false\"",
+        "token for vault",
+        "\"key\": \"value\"",
+    ] {
+        assert!(sent.contains(part), "{part}: {sent}");
+    }
+    assert!(lab.csi.begin_republish(NAME, &pod("u1"), "pv").await.unwrap());
+    lab.set_up_as("u1", &with_secret, std::future::pending()).await.unwrap();
+    assert_eq!(lab.take_log(), ["publish u1", "publish u1"]);
+}
+
+#[tokio::test]
+async fn inline_volumes_need_a_driver_that_supports_them() {
+    let lab = Lab::new(STAGES).await;
+    let source = serde_json::from_value(json!({"driver": NAME})).unwrap();
+    let inline = Inline { name: "v", source: &source };
+    let pod = pod("u1");
+    let failure = lab.csi.set_up_inline(&inline, lab.request(&pod, std::future::pending())).await.unwrap_err();
+    assert!(failure.why.contains("no CSIDriver object"), "{failure:?}");
+    lab.no_attach();
+    let failure = lab.csi.set_up_inline(&inline, lab.request(&pod, std::future::pending())).await.unwrap_err();
+    assert!(failure.why.contains("volume mode \"Ephemeral\" not supported"), "{failure:?}");
+    lab.api.driver.lock()["spec"]["volumeLifecycleModes"] = json!(["Ephemeral"]);
+    lab.csi.set_up_inline(&inline, lab.request(&pod, std::future::pending())).await.unwrap();
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    assert_eq!(lab.take_log(), ["publish u1", "unpublish u1"], "an inline volume is not staged");
+    assert!(lab.left().is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_that_has_grown_is_expanded_once() {
+    let lab = Lab::new(STAGES).await;
+    lab.no_attach();
+    let pv = volume(json!({}));
+    let source = pv.spec.as_ref().unwrap().csi.as_ref().unwrap();
+    let persistent = Persistent { name: "pv", volume: &pv, source };
+    let claim: PersistentVolumeClaim =
+        serde_json::from_value(json!({"status": {"capacity": {"storage": "1Gi"}}})).unwrap();
+    lab.csi.expand(&persistent, &claim, &pod("u1")).await;
+    assert!(lab.take_log().is_empty(), "it is not published");
+    lab.set_up("u1").await.unwrap();
+    lab.take_log();
+    lab.csi.expand(&persistent, &claim, &pod("u1")).await;
+    let event = "event FileSystemResizeSuccessful MountVolume.NodeExpandVolume succeeded for volume \"pv\" n";
+    assert_eq!(lab.take_log(), ["expand 2147483648", "expanded 2Gi", event]);
+    lab.fails.lock().insert("expand", Status::internal("no space"));
+    lab.csi.expand(&persistent, &claim, &pod("u1")).await;
+    assert!(lab.take_log()[1].starts_with("event VolumeResizeFailed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_is_not_registered_is_an_error() {
+    let lab = Lab::new(STAGES).await;
+    lab.no_attach();
+    Registration(lab.csi.clone()).deregister(&Plugin { socket: "/other".into(), ..lab.plugin() }).await;
+    assert!(lab.take_log().is_empty(), "another instance has registered meanwhile");
+    Registration(lab.csi.clone()).deregister(&lab.plugin()).await;
+    assert_eq!(lab.take_log(), [format!("uninstall {NAME}")]);
+    let failure = lab.set_up("u1").await.unwrap_err();
+    assert!(failure.why.ends_with(&format!("driver name {NAME} not found in the list of registered CSI drivers")));
+    let registration = Registration(lab.csi.clone());
+    for versions in [vec![], vec!["0.3.0".to_owned()], vec!["2.0.0".to_owned()]] {
+        assert!(registration.validate(&Plugin { versions, ..lab.plugin() }).is_err());
+    }
+    assert!(registration.validate(&Plugin { name: "../x".into(), ..lab.plugin() }).is_err());
+}
