@@ -160,20 +160,13 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         .map_err(wrong)
 }
 
-/// A file with further thresholds of eviction, which begin with a comma.
-pub const EVICTION: &str = "eviction";
-
 /// The configuration of the node. The disk of the machine may be fuller than a node's should be.
 fn kubelet_configuration(directory: &Path) -> String {
-    // What a test of evictions adds.
-    let more = fs::read_to_string(directory.join(EVICTION)).unwrap_or_default();
-    let pids = if more.is_empty() { 512 } else { 4096 };
     format!(
-        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodPidsLimit: {pids}\nstaticPodPath: {}\n\
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodPidsLimit: 512\nstaticPodPath: {}\n\
          shutdownGracePeriod: 20s\nshutdownGracePeriodCriticalPods: 10s\nnodeStatusMaxImages: 40\n\
          kubeReserved: {{memory: 64Mi}}\nsyncFrequency: 1m\n\
-         evictionPressureTransitionPeriod: 5s\n\
-         evictionHard: {{memory.available: 100Mi, nodefs.available: 1%{more}}}\n",
+         evictionHard: {{memory.available: 100Mi, nodefs.available: 1%}}\n",
         directory.join(MANIFESTS).display()
     )
 }

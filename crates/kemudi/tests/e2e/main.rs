@@ -13,7 +13,6 @@ mod clients;
 mod cluster;
 mod commands;
 mod environment;
-mod evictions;
 mod garbage;
 mod handover;
 mod image_volumes;
@@ -107,7 +106,6 @@ fn tests() -> Vec<Test> {
         alone(own(restart::ALONE)),
         alone(own(static_pods::ALONE)),
         alone(own(node_shutdown::ALONE)),
-        alone(own(evictions::ALONE)),
         alone(own(claims::ALONE)),
         alone(own(kills::ALONE)),
     ]
