@@ -8,7 +8,6 @@ pub const MISSING: &[(&str, &str)] = &[
         "the default class provisions directories without a limit of their size, and claims do not grow",
     ),
     ("snapshots of provisioned volumes", "CSI drivers bring snapshots of their own; the default class has none"),
-    ("ResourceClaims", "get devices of ResourceSlices; the built-in agent has no drivers that hand them to pods"),
     ("network volumes but NFS and CSI", "pods that mount them wait, with an event"),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
 ];

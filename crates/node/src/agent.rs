@@ -8,7 +8,7 @@ use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source}
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use plugins::KubeletRoot;
-use plugins::api::registration::{CSI_PLUGIN, DEVICE_PLUGIN};
+use plugins::api::registration::{CSI_PLUGIN, DEVICE_PLUGIN, DRA_PLUGIN};
 use plugins::registration::Handler;
 use runtime::Resources;
 use supervisor::blocking;
@@ -23,6 +23,7 @@ use crate::csi::Csi;
 use crate::csi::cluster::ApiCluster;
 use crate::devices;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
+use crate::dra::{self, Dra};
 use crate::env::ServiceView;
 use crate::eviction;
 use crate::image_gc::ImageCollector;
@@ -95,6 +96,9 @@ impl Agent {
         })
         .await?;
         let client = options.client.clone();
+        let (own_root, own_client) = (root.clone(), client.clone());
+        let dra = blocking(move || Dra::open(own_root.clone(), own_client, &own_root.path)).await;
+        let dra = Arc::new(dra.map_err(Error::Managers)?);
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
         let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());
         let informers = Informers::new(client.clone(), options.rng.clone(), shutdown.clone());
@@ -145,6 +149,7 @@ impl Agent {
             lookups: Arc::new(Lookups::new(Names::MAX)),
             admission,
             managers: managers.clone(),
+            dra: dra.clone(),
             client,
             dirty,
             known: known.clone(),
@@ -171,8 +176,9 @@ impl Agent {
                 restarted("pod resources", || pod_resources::run(root.path.clone(), shared.clone())),
                 restarted("plugins", || {
                     let devices = devices::Registration(managers.devices.clone());
-                    let handlers: [(_, Arc<dyn Handler>); 2] = [
+                    let handlers: [(_, Arc<dyn Handler>); 3] = [
                         (DEVICE_PLUGIN, Arc::new(devices)),
+                        (DRA_PLUGIN, Arc::new(dra::Registration(dra.clone()))),
                         (CSI_PLUGIN, Arc::new(crate::csi::Registration(csi.clone()))),
                     ];
                     plugin_types::follow(&root, handlers.into())

@@ -139,7 +139,13 @@ pub async fn dispatch(
     if static_pods.desired().is_some() {
         removals = remove_orphans(&shared, &pods).await;
         let manifests = static_pods.desired().unwrap_or_default();
-        shared.managers.retain(&unfinished(&pods, manifests.values())).await;
+        let unfinished = unfinished(&pods, manifests.values());
+        shared.managers.retain(&unfinished).await;
+        // Pods whose end this agent did not see.
+        for uid in shared.dra.stale(&unfinished) {
+            let dra = shared.dra.clone();
+            tokio::spawn(async move { dra.unprepare_until_done(&uid).await });
+        }
     } else {
         tracing::warn!("the manifests of static pods cannot be read; what is left of deleted pods stays");
     }

@@ -19,6 +19,7 @@ mod csi;
 pub mod demo;
 mod devices;
 mod dispatch;
+mod dra;
 mod env;
 mod eviction;
 mod fields;

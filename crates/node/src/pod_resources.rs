@@ -89,7 +89,7 @@ impl Shared {
             devices: self.managers.devices.of_container(uid, &c.name),
             cpu_ids: self.managers.exclusive_cpus(uid, &c.name),
             memory: self.managers.memory(uid, &c.name),
-            dynamic_resources: Vec::new(),
+            dynamic_resources: self.dra.resources(pod, c),
         };
         PodResources {
             name: text(&pod.metadata.name).to_owned(),

@@ -10,6 +10,7 @@ use crate::admission::Admission;
 use crate::affinity::Managers;
 use crate::counts::Known;
 use crate::credentials::Providers;
+use crate::dra::Dra;
 use crate::env::ServiceView;
 use crate::objects::Objects;
 use crate::options::Options;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub known: Arc<Known>,
     pub admission: Arc<Admission>,
     pub managers: Arc<Managers>,
+    pub dra: Arc<Dra>,
     pub dirty: Arc<Mutex<BTreeSet<String>>>,
 }
 

@@ -58,6 +58,14 @@ impl Machine {
         let log = fs::File::options().create(true).append(true).open(self.directory.path().join("log")).unwrap();
         let mut command = self.command(KEMUDI);
         command.args(args).arg("--data-dir").arg(self.data());
+        if matches!(args.first(), Some(&("up" | "agent"))) {
+            // The disk of the machine may be fuller than a node's should be.
+            let path = self.directory.path().join("kubelet.yaml");
+            let fields = "evictionHard: {memory.available: 10Mi}";
+            let text = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{fields}\n");
+            fs::write(&path, text).unwrap();
+            command.arg("--kubelet-config").arg(path);
+        }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let pid = child.id();
         self.processes.push(child);

@@ -2,7 +2,8 @@
 //!
 //! Drivers write specifications to `/etc/cdi` and `/var/run/cdi`. [`Registry::read`] reads them, and [`Registry::edits`] returns what
 //! devices add to a container. Follows version 1.0 of the specification (`tags.cncf.io/container-device-interface`). **Invariant.** A device is
-//! applied completely, or the container is refused: hooks, network devices and `intelRdt` are not carried out.
+//! applied completely, or the container is refused: hooks, network devices, `intelRdt`, and owners and modes of device nodes are not carried
+//! out.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,9 @@ struct DeviceNode {
     path: String,
     host_path: String,
     permissions: String,
+    file_mode: Option<u32>,
+    uid: Option<u32>,
+    gid: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -146,6 +150,9 @@ impl Edits {
             self.env.push((name.to_owned(), value.to_owned()));
         }
         for node in &edits.device_nodes {
+            if node.file_mode.is_some() || node.uid.is_some() || node.gid.is_some() {
+                return unsupported("an owner or mode of a device node");
+            }
             let host = if node.host_path.is_empty() { &node.path } else { &node.host_path };
             let permissions = if node.permissions.is_empty() { "rwm" } else { &node.permissions };
             self.devices.retain(|d| d.target != Path::new(&node.path));
@@ -283,6 +290,7 @@ mod tests {
                 "etc/h.yaml",
                 spec("example.com/hook", "a", json!({"hooks": [{"hookName": "createRuntime", "path": "/x"}]})),
             ),
+            ("etc/o.json", spec("example.com/own", "a", json!({"deviceNodes": [{"path": "/dev/null", "uid": 7}]}))),
             ("etc/v.json", json!({"kind": "example.com/old", "devices": [{"name": "a"}]})),
             ("etc/1.json", spec("example.com/twice", "a", json!({}))),
             ("etc/2.json", spec("example.com/twice", "a", json!({}))),
@@ -299,6 +307,7 @@ mod tests {
             "CDI device example.com/hook=a: hooks cannot be carried out by this node"
         );
         assert!(error("example.com/net=a").contains("network devices"));
+        assert!(error("example.com/own=a").contains("an owner or mode of a device node"));
         let low = registry.edits(&names(&["example.com/low=a"])).unwrap();
         assert_eq!(low.env, [("FROM".to_owned(), "run".to_owned())]);
         for (name, valid) in [

@@ -133,6 +133,8 @@ impl Machine {
             max_pods: self.max_pods,
             seccomp_default: self.seccomp_default,
             static_pod_path: self.manifests().display().to_string(),
+            // The disk of the machine may be fuller than a node's should be.
+            eviction_hard: [("memory.available".to_owned(), "10Mi".to_owned())].into(),
             ..KubeletConfiguration::default()
         };
         (self.configure)(&mut configuration);

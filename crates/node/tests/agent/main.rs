@@ -3,6 +3,7 @@
 
 mod affinity;
 mod device_plugins;
+mod dra;
 mod evictions;
 mod fake;
 mod images;

@@ -305,6 +305,12 @@ impl Worker {
         }
     }
 
+    /// The pod with the newest status in the API, in which other components name its claims.
+    fn with_status(&self) -> Pod {
+        let status = self.base.1.clone();
+        Pod { status: Some(status), ..(*self.pod).clone() }
+    }
+
     /// Whether the pod terminates, of which this round may not know yet.
     fn is_ending(&self) -> bool {
         is_ending(&self.inbox.borrow())

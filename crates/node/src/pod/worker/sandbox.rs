@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use runtime::{IdRange, PidMode, PodConfig};
 use supervisor::blocking;
 
-use super::Worker;
 use super::observe::Observed;
+use super::{Worker, unless_ending};
 use crate::pod::backoff::go_duration;
 use crate::pod::holds::{FIRST_RETRY, LAST_RETRY, SANDBOX};
 use crate::pod::plan::Plan;
@@ -43,6 +43,19 @@ impl Worker {
                 attempt + 1
             }
         };
+        // Its containers get what the drivers of its claims prepare.
+        let pod = self.with_status();
+        let prepared = match unless_ending(self.inbox.clone(), self.shared.dra.prepare(&pod)).await {
+            Some(prepared) => prepared,
+            None => return false,
+        };
+        if let Err(why) = prepared {
+            let now = self.now();
+            self.holds.hold(SANDBOX, FIRST_RETRY, LAST_RETRY, now);
+            let message = format!("Failed to prepare dynamic resources: prepare dynamic resources: {why}");
+            self.event(None, Severity::Warning, "FailedPrepareDynamicResources", message);
+            return false;
+        }
         match self.try_sandbox(attempt).await {
             Ok(()) => {
                 self.holds.release(SANDBOX);

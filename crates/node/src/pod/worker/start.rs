@@ -182,7 +182,9 @@ impl Worker {
 
     /// Adds to a container what its devices need.
     async fn add_devices(&self, spec: &Spec, config: &mut ContainerConfig) -> Result<(), String> {
-        let Needs { edits, annotations, cdi } = self.shared.managers.devices.start(&self.pod, spec).await?;
+        let Needs { edits, annotations, mut cdi } = self.shared.managers.devices.start(&self.pod, spec).await?;
+        // The name of a claim is in the status, which the API has.
+        cdi.extend(self.shared.dra.cdi(&self.with_status(), spec));
         add(config, edits);
         config.annotations.extend(annotations);
         if !cdi.is_empty() {

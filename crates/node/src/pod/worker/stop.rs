@@ -20,6 +20,9 @@ use crate::shared::Shared;
 /// The grace period of a container whose hook has used it up.
 const MINIMUM: Duration = Duration::from_secs(2);
 
+/// How long after a failure claims are unprepared again.
+pub(super) const UNPREPARE_AGAIN: Duration = Duration::from_secs(2);
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -175,6 +178,9 @@ impl Worker {
                 self.stop_everything(if forced { Duration::from_secs(1) } else { self.grace() }).await;
                 self.stage = Stage::Ended;
             }
+            if !self.unprepare().await {
+                return UNPREPARE_AGAIN;
+            }
             // A status that the API never accepts does not block the removal.
             if !gone && let Some(failed) = self.report(true).await.filter(|u| !u.permanent) {
                 return failed.retry;
@@ -199,6 +205,18 @@ impl Worker {
             Err(error) => {
                 tracing::warn!(pod = %self.name(), %error, "deleting the pod from the API failed; it is tried again");
                 Duration::from_secs(1)
+            }
+        }
+    }
+
+    /// Unprepares the claims of the pod, whose containers have ended. Returns whether that was possible: until then the pod has not ended,
+    /// since its devices are given to others afterwards.
+    pub(super) async fn unprepare(&self) -> bool {
+        match self.shared.dra.unprepare(&self.uid).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(pod = %self.name(), %error, "unpreparing dynamic resources failed; it is tried again");
+                false
             }
         }
     }

@@ -37,7 +37,7 @@ impl Worker {
         let (signal, message) = limits.exceeded(&usage)?;
         self.event(None, Severity::Warning, EVICTED, message.clone());
         self.shared.known.evicted(signal);
-        Some(self.fail_within(Failure::new(EVICTED, message.clone()).disrupted(message), GRACE).await)
+        Some(self.fail_within(Failure::new(EVICTED, message), GRACE).await)
     }
 
     /// How long until the local storage is measured again; `None` for a pod without limits.

@@ -6,7 +6,7 @@ use client::Severity;
 use supervisor::blocking;
 
 use super::observe::Observed;
-use super::stop::Stopped;
+use super::stop::{Stopped, UNPREPARE_AGAIN};
 use super::{Failure, RESYNC, Stage, Worker, unless_ending};
 use crate::admission::{Admitted, PREEMPTING};
 use crate::eviction::{EVICTED, Eviction};
@@ -36,6 +36,10 @@ impl Worker {
             }
             // The end may not be reported yet.
             return if terminal { RESYNC } else { self.report(true).await.map_or(RESYNC, |u| u.retry) };
+        }
+        if let Some(failure) = self.failed.clone() {
+            // It could not be ended completely.
+            return self.fail_within(failure, Duration::ZERO).await;
         }
         if let Some(ended) = self.refuse().await {
             return ended;
@@ -264,6 +268,9 @@ impl Worker {
     /// Ends a pod whose containers have finished: stops sidecars, and keeps the records.
     async fn finish(&mut self) -> Duration {
         self.stop_everything(self.grace()).await;
+        if !self.unprepare().await {
+            return UNPREPARE_AGAIN;
+        }
         self.stage = Stage::Ended;
         self.end_admission().await;
         self.waiting.clear();
@@ -278,6 +285,9 @@ impl Worker {
     pub(super) async fn fail_within(&mut self, failure: Failure, grace: Duration) -> Duration {
         self.failed = Some(failure);
         self.stop_everything(grace).await;
+        if !self.unprepare().await {
+            return UNPREPARE_AGAIN;
+        }
         self.stage = Stage::Ended;
         self.end_admission().await;
         self.report(true).await.map_or(RESYNC, |u| u.retry)
