@@ -116,6 +116,8 @@ impl Agent {
             known: known.clone(),
             options: options.clone(),
         });
+        // A node with a runtime that works is ready when it registers.
+        known.runtime.check(&*options.runtime).await;
         let reporter = Reporter::new(options.clone(), capacity, recorder.clone(), known.clone());
         let (own_node, admission) = (reporter.own_node(), shared.admission.clone());
         let events = options.runtime.subscribe();
@@ -135,6 +137,7 @@ impl Agent {
                     image_gc::run(options.clone(), recorder.clone(), regarding(&options.node_name))
                 }),
                 listen(events, wakes.clone(), &*options.runtime),
+                known.runtime.follow(&*options.runtime),
                 dispatch(shared, pods, node.clone(), own_node, wakes.clone()),
                 shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
                 follow_manifests(&options, &known),

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::objects::Whole;
 use crate::pod::probes::Kind;
+use crate::runtime_state::RuntimeState;
 use crate::shutdown::Shutdown;
 use crate::static_pods::StaticPods;
 
@@ -103,6 +104,7 @@ pub(crate) struct Known {
     pub pods: RwLock<Option<Informer<Whole>>>,
     pub static_pods: Arc<StaticPods>,
     pub shutdown: Shutdown,
+    pub runtime: RuntimeState,
     begun: Instant,
     /// When the agent was made, on the monotonic clock.
     started: String,
@@ -122,6 +124,7 @@ impl Known {
             pods: RwLock::default(),
             static_pods: Arc::default(),
             shutdown: Shutdown::default(),
+            runtime: RuntimeState::default(),
             begun: Instant::now(),
             started: meta::time::format(now),
             beat: AtomicU64::new(0),

@@ -28,15 +28,15 @@ pub mod pod;
 mod probe;
 mod provisioner;
 pub mod resources;
+mod runtime_state;
 mod server;
 mod shared;
 mod shutdown;
-mod spdy;
 mod static_pods;
 mod volumes;
 
 pub use agent::{Agent, Error};
-pub use options::{Host, Options, SeccompDefault};
+pub use options::{Options, SeccompDefault};
 pub use peers::{NodeNetwork, follow_peers};
 pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};

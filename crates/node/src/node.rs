@@ -179,8 +179,18 @@ pub fn pids_for_pods() -> Option<i64> {
     i64::try_from(most_pids()? / 10 * 9).ok()
 }
 
+/// Why the node is not ready, as kubelet joins the reasons.
+fn not_ready(shuts_down: bool, problems: &[String]) -> Option<String> {
+    let all: Vec<&str> = problems.iter().map(String::as_str).chain(shuts_down.then_some(shutdown::NOT_READY)).collect();
+    match all.as_slice() {
+        [] => None,
+        [one] => Some((*one).to_owned()),
+        all => Some(format!("[{}]", all.join(", "))),
+    }
+}
+
 /// `(type, status, reason, message)` of the conditions, as kubelet orders and phrases them.
-fn conditions(p: Pressure, shuts_down: bool) -> [(&'static str, bool, &'static str, &'static str); 4] {
+fn conditions(p: Pressure, not_ready: Option<&str>) -> [(&'static str, bool, &'static str, &str); 4] {
     [
         match p.memory {
             false => ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -196,9 +206,9 @@ fn conditions(p: Pressure, shuts_down: bool) -> [(&'static str, bool, &'static s
             false => ("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             true => ("PIDPressure", true, "KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
         },
-        match shuts_down {
-            false => ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
-            true => ("Ready", false, "KubeletNotReady", shutdown::NOT_READY),
+        match not_ready {
+            None => ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+            Some(why) => ("Ready", false, "KubeletNotReady", why),
         },
     ]
 }
@@ -221,11 +231,15 @@ fn status(
     o: &Options,
     capacity: BTreeMap<String, String>,
     allocatable: BTreeMap<String, Value>,
+    images_of_node: Vec<Image>,
     old: &[NodeCondition],
     shuts_down: bool,
+    problems: &[String],
 ) -> Value {
     let now = meta::time::format(o.clock.now());
-    let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir, &o.configuration.thresholds()), shuts_down)
+    let pressure = Pressure::read(&o.data_dir, &o.configuration.thresholds());
+    let not_ready = not_ready(shuts_down, problems);
+    let conditions: Vec<Value> = conditions(pressure, not_ready.as_deref())
         .into_iter()
         .map(|(kind, is, reason, message)| {
             let status = if is { "True" } else { "False" };
@@ -235,7 +249,7 @@ fn status(
                 "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
         })
         .collect();
-    let images = images(o.host.images(), o.configuration.node_status_max_images);
+    let images = images(images_of_node, o.configuration.node_status_max_images);
     let (runtime, version) = o.runtime.version();
     let kernel = file("/proc/sys/kernel/osrelease");
     json!({
@@ -404,9 +418,12 @@ impl Reporter {
     async fn status(&self, before: &Node) -> Value {
         let (options, allocatable, capacity) =
             (self.options.clone(), self.allocatable(before), self.capacity.capacity());
+        // While the runtime does not answer, the status lists no images, as upstream.
+        let images = options.images.list().await.unwrap_or_default();
+        let problems = self.known.runtime.problems();
         let old = before.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
         let shuts_down = self.known.shutdown.is_active();
-        blocking(move || status(&options, capacity, allocatable, &old, shuts_down)).await
+        blocking(move || status(&options, capacity, allocatable, images, &old, shuts_down, &problems)).await
     }
 
     /// The allocatable resources: those of the machine, and the extended ones that other clients have added to the capacity. One
@@ -548,6 +565,7 @@ mod tests {
             diff_ids: Vec::new(),
             size: n,
             access: None,
+            pinned: false,
         };
         let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();
         all.push(image(1000, &["a:1", "a:2", "a:3", "a:4", "a:5", "b@sha256:1"]));
@@ -558,11 +576,14 @@ mod tests {
 
     #[test]
     fn reports_pressure_as_kubelet() {
-        let calm = conditions(Pressure { memory: false, disk: false, pids: false }, false);
+        let calm = conditions(Pressure { memory: false, disk: false, pids: false }, None);
         assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
-        let bad = conditions(Pressure { memory: true, disk: true, pids: true }, false);
+        let bad = conditions(Pressure { memory: true, disk: true, pids: true }, None);
         assert!(bad.iter().all(|(_, is, ..)| *is));
-        let [.., ready] = conditions(Pressure { memory: false, disk: false, pids: false }, true);
+        let [.., ready] = conditions(
+            Pressure { memory: false, disk: false, pids: false },
+            not_ready(true, &[]).as_deref().or(Some("")),
+        );
         assert_eq!(ready, ("Ready", false, "KubeletNotReady", "node is shutting down"));
     }
 }

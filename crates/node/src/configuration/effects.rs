@@ -60,7 +60,6 @@ const FIELDS: &[(&str, Effect)] = &[
     ("topologyManagerScope", Nothing),
     ("topologyManagerPolicyOptions", Only(&["{}"])),
     ("qosReserved", Only(&["{}"])),
-    ("runtimeRequestTimeout", Nothing),
     ("hairpinMode", Nothing),
     ("podCIDR", Only(&["\"\""])),
     ("runOnce", Only(&["false"])),
@@ -104,8 +103,6 @@ const FIELDS: &[(&str, Effect)] = &[
     ("registerNode", Only(&["true"])),
     ("tracing", Nothing),
     ("localStorageCapacityIsolation", Nothing),
-    ("containerRuntimeEndpoint", Nothing),
-    ("imageServiceEndpoint", Nothing),
     ("failCgroupV1", Nothing),
     ("userNamespaces/idsPerPod", Only(&["65536"])),
 ];

@@ -57,6 +57,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
         failed: None,
         has_ended,
         details: Details::All,
+        runtime: &RuntimeFacts { name: "kemudi".into(), mounts_recursively: true },
     })
 }
 

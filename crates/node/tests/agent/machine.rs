@@ -128,7 +128,7 @@ impl Machine {
                 None => Arc::new(self.embedded.clone()),
             },
             host: Arc::new(self.embedded.clone()),
-            puller: self.puller(),
+            images: Arc::new(distribution::EmbeddedImages { runtime: self.embedded.clone(), puller: self.puller() }),
             network: Some(network),
             node_namespace: Some(self.node.clone()),
             data_dir: self.directory.path().to_owned(),

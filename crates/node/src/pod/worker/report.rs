@@ -64,6 +64,7 @@ impl Worker {
             failed: self.failed.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
             has_ended,
             details: self.details,
+            runtime: &status::RuntimeFacts::of(&*self.shared.options.runtime),
         });
         let patch = status::patch(self.api_uid()?, Some(&self.base.1), &new)?;
         let m = &self.pod.metadata;
