@@ -1,6 +1,7 @@
 //! The files of sandboxes and containers that the interface leaves to the kubelet.
 //!
 //! ```text
+//! ROOT/pods/SANDBOX/cgroup                    the control group of the pod: the first file, so that all can be removed after a crash
 //! ROOT/pods/SANDBOX/hosts                     mounted at /etc/hosts
 //! ROOT/pods/SANDBOX/resolv.conf               mounted at /etc/resolv.conf
 //! ROOT/pods/SANDBOX/NAME-ATTEMPT/message      the termination message of a container
@@ -71,8 +72,16 @@ impl Files {
         for directory in [&directory, &config.log_directory] {
             fs::create_dir_all(directory).map_err(|e| failed(directory.display().to_string(), e))?;
         }
+        write(directory.join("cgroup"), &Some(config.cgroup_parent.clone()))?;
         write(self.hosts(&config.id), &config.hosts)?;
         write(self.resolv_conf(&config.id), &config.resolv_conf)
+    }
+
+    /// The ids of the sandboxes that have files, with the control groups of their pods. Blocks.
+    pub fn pods(&self) -> Vec<(String, Option<String>)> {
+        let entries = fs::read_dir(self.0.join("pods")).into_iter().flatten().flatten();
+        let ids = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        ids.map(|id| (id.clone(), fs::read_to_string(self.pod(&id).join("cgroup")).ok())).collect()
     }
 
     /// Removes all files. Blocks.
@@ -145,12 +154,14 @@ mod tests {
         let config = PodConfig {
             id: "u-0".into(),
             hosts: Some("h".into()),
+            cgroup_parent: "kubepods/podu".into(),
             log_directory: directory.path().join("logs"),
             ..PodConfig::default()
         };
         files.make_pod(&config).unwrap();
         assert_eq!(fs::read_to_string(files.hosts("u-0")).unwrap(), "h");
         assert!(!files.resolv_conf("u-0").exists());
+        assert_eq!(files.pods(), [("u-0".to_owned(), Some("kubepods/podu".to_owned()))]);
         let own = files.make_container("u-0", "c", 3).unwrap();
         let error = bind_below(volume.path(), Path::new("out"), &own.join("mount-0")).unwrap_err();
         assert_eq!(error.to_string(), "invalid subPath: out leads out of its volume");

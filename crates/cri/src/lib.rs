@@ -109,6 +109,8 @@ struct Inner {
     ended: Mutex<Ended>,
     /// Held while the records of access to images are changed.
     access: tokio::sync::Mutex<()>,
+    /// Shared by those that make sandboxes, which have files before the runtime has them.
+    making: tokio::sync::RwLock<()>,
     /// The number of pulls that run.
     pulls: tokio::sync::Mutex<usize>,
 }
@@ -142,11 +144,13 @@ impl Cri {
             ended: Mutex::default(),
             access: tokio::sync::Mutex::default(),
             pulls: tokio::sync::Mutex::default(),
+            making: tokio::sync::RwLock::default(),
             options,
         };
         let inner = Arc::new(inner);
         // Pulls that an earlier agent began.
         inner.settle().await.map_err(|e| Error::Service { message: e.to_string(), is_unavailable: false })?;
+        inner.remove_leftovers().await?;
         tokio::spawn(events::follow(Arc::downgrade(&inner)));
         tokio::spawn(logs::follow(Arc::downgrade(&inner)));
         Ok(Cri { inner })

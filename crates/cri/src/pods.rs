@@ -20,13 +20,16 @@ impl Inner {
             Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
-        let (files, of_files) = (self.files.clone(), config.clone());
-        blocking(move || files.make_pod(&of_files)).await?;
-        let made = self.make_sandbox(&config).await;
-        if made.is_err() {
-            // The error of the sandbox is returned; its files are overwritten by the next one.
-            let (files, id) = (self.files.clone(), config.id.clone());
-            let _ = blocking(move || files.remove_pod(&id)).await;
+        let made = {
+            let _turn = self.making.read().await;
+            let (files, of_files) = (self.files.clone(), config.clone());
+            blocking(move || files.make_pod(&of_files)).await?;
+            self.make_sandbox(&config).await
+        };
+        if made.is_err()
+            && let Err(error) = self.remove_leftovers().await
+        {
+            tracing::warn!(pod = config.id, %error, "removing what is left of a sandbox failed");
         }
         made
     }
@@ -127,14 +130,33 @@ impl Inner {
         self.connection.stop_pod(&sandbox).await?;
         self.connection.remove_pod(&sandbox).await?;
         let others = self.sandboxes((POD_UID, &pod.config.uid)).await?;
-        let (files, hierarchies, id) = (self.files.clone(), self.hierarchies.clone(), id.to_owned());
         let cgroup = others.is_empty().then(|| self.cgroup(&pod.config.cgroup_parent));
+        self.remove_files(id, cgroup).await
+    }
+
+    /// Removes the files of a sandbox that is gone, last of all: by them the rest is found after a crash.
+    async fn remove_files(&self, id: &str, cgroup: Option<String>) -> Result<()> {
+        let (files, hierarchies, id) = (self.files.clone(), self.hierarchies.clone(), id.to_owned());
         blocking(move || {
-            files.remove_pod(&id)?;
             remove_cgroup(&hierarchies, cgroup.as_deref());
-            Ok(())
+            files.remove_pod(&id)
         })
         .await
+    }
+
+    /// Removes files and control groups of sandboxes that the runtime does not have: it was not created, or its removal was interrupted.
+    pub(crate) async fn remove_leftovers(&self) -> Result<()> {
+        // Others that are being made have files first. None waits for a slow one: what is left goes the next time.
+        let Ok(_turn) = self.making.try_write() else { return Ok(()) };
+        let files = self.files.clone();
+        let all = blocking(move || Ok(files.pods())).await?;
+        let known = self.all_sandboxes().await?;
+        for (id, cgroup) in all.into_iter().filter(|(id, _)| known.iter().all(|s| s.pod.id != *id)) {
+            let is_free = |path: &String| known.iter().all(|s| s.pod.config.cgroup_parent != *path);
+            let cgroup = cgroup.filter(|path| !path.is_empty() && is_free(path)).map(|path| self.cgroup(&path));
+            self.remove_files(&id, cgroup).await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn pod_records(&self, uid: &str) -> Result<PodRecords> {

@@ -181,7 +181,7 @@ impl Worker {
         let pull = async move {
             let begun = tokio::time::Instant::now();
             let pulled = image_access::pull(&options, &namespace, &full, &credentials).await;
-            pulled.map_err(|error| Failure::from(error)).map(|pulled| Pulled {
+            pulled.map_err(Failure::from).map(|pulled| Pulled {
                 size: pulled.image.size,
                 user: pulled.image.config.user,
                 duration: pulled.duration,
