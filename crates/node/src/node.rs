@@ -580,10 +580,8 @@ mod tests {
         assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
         let bad = conditions(Pressure { memory: true, disk: true, pids: true }, None);
         assert!(bad.iter().all(|(_, is, ..)| *is));
-        let [.., ready] = conditions(
-            Pressure { memory: false, disk: false, pids: false },
-            not_ready(true, &[]).as_deref().or(Some("")),
-        );
+        let why = not_ready(true, &[]);
+        let [.., ready] = conditions(Pressure { memory: false, disk: false, pids: false }, why.as_deref());
         assert_eq!(ready, ("Ready", false, "KubeletNotReady", "node is shutting down"));
     }
 }
