@@ -1,34 +1,15 @@
 //! Credentials, challenges of registries, and tokens.
 
-use std::fmt;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
+use runtime::image::Credentials;
 use serde::Deserialize;
 
-/// A user of a registry.
-#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Credentials {
-    /// The name, without a colon.
-    pub username: String,
-    /// The password or token.
-    pub password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
-    }
-}
-
-impl Credentials {
-    /// The value of a header for basic authentication.
-    pub(crate) fn basic(&self) -> Option<HeaderValue> {
-        let code = STANDARD.encode(format!("{}:{}", self.username, self.password));
-        sensitive(&format!("Basic {code}"))
-    }
+/// The value of a header for basic authentication.
+pub(crate) fn basic(credentials: &Credentials) -> Option<HeaderValue> {
+    let code = STANDARD.encode(format!("{}:{}", credentials.username, credentials.password));
+    sensitive(&format!("Basic {code}"))
 }
 
 /// The value of a header for a bearer token; `None` if the token has characters that no header takes.

@@ -20,16 +20,18 @@ mod pace;
 mod puller;
 mod reference;
 mod registries;
+mod service;
 mod session;
 mod turns;
 mod workspace;
 
 pub use account::Progress;
-pub use auth::Credentials;
 pub use error::Error;
-pub use puller::{Limits, Pulled, Puller};
+pub use puller::{Limits, Puller};
 pub use reference::Reference;
 pub use registries::Registries;
+pub use runtime::image::{Credentials, Pulled};
+pub use service::EmbeddedImages;
 
 #[cfg(test)]
 mod tests;

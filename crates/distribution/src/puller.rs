@@ -10,12 +10,11 @@ use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use runtime::ImageStore;
-use runtime::image::{Access, AccessByRepository, Image, Room};
+use runtime::image::{Access, AccessByRepository, Credentials, Image, Pulled, Room};
 use supervisor::blocking;
 use tokio::time::Instant;
 
 use crate::account::{Account, Progress, Reservation};
-use crate::auth::Credentials;
 use crate::blob::download;
 use crate::error::Error;
 use crate::manifest::{self, Manifest};
@@ -60,17 +59,6 @@ impl Default for Limits {
             retry_delay: Duration::from_millis(500),
         }
     }
-}
-
-/// A pulled image.
-#[derive(Clone, Debug)]
-pub struct Pulled {
-    /// The image in the store.
-    pub image: Image,
-    /// The duration of the pull, without the time that it waited for others.
-    pub duration: Duration,
-    /// The credentials of the caller that the registry accepted; `None` if it was pulled without.
-    pub credentials: Option<Credentials>,
 }
 
 type Outcome = Result<Pulled, Arc<Error>>;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use client::https::{ClientIdentity, Roots};
 use serde::Deserialize;
 
-use crate::auth::Credentials;
 use crate::error::Error;
+use runtime::image::Credentials;
 
 /// The host that serves images of `docker.io`.
 const DOCKER_HUB: &str = "registry-1.docker.io";

@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::auth::{Challenge, Credentials, Token, bearer};
+use runtime::image::Credentials;
+
+use crate::auth::{Challenge, Token, basic, bearer};
 use crate::error::{Error, brief, known_code};
 use crate::puller::Limits;
 use crate::registries::{Endpoint, parse_url};
@@ -241,7 +243,7 @@ impl<'a> Session<'a> {
             None => return Err(unauthorized("no known method of authentication is offered")),
             Some(Challenge::Basic) => {
                 let credentials = self.credentials.ok_or_else(|| unauthorized("no basic auth credentials"))?;
-                return credentials.basic().ok_or_else(|| unauthorized("the credentials cannot be sent in a header"));
+                return basic(credentials).ok_or_else(|| unauthorized("the credentials cannot be sent in a header"));
             }
             Some(Challenge::Bearer { realm, service, scope }) => (realm, service, scope),
         };
@@ -255,7 +257,7 @@ impl<'a> Session<'a> {
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
         let separator = if target.path.contains('?') { '&' } else { '?' };
         let target = Target { path: format!("{}{separator}{query}", target.path), ..target };
-        let response = self.send(&target, &HeaderMap::new(), self.credentials.and_then(Credentials::basic)).await?;
+        let response = self.send(&target, &HeaderMap::new(), self.credentials.and_then(basic)).await?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

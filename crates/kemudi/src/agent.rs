@@ -1,11 +1,11 @@
 //! The node of this machine: runtime, pod network, agent, service proxy and DNS server.
 
 use crate::cluster_network::ClusterNetwork;
+use crate::containers;
 use crate::kubelet::Sockets;
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
-use distribution::{Limits, Puller};
 use meta::{Clock, Rng};
 use network::policies::{Options as PolicyOptions, PolicyRules};
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
@@ -54,10 +54,10 @@ const TERMINALS: u32 = 16_384 + 1024;
 pub enum Error {
     #[error("setting up the pod network: {0}")]
     Network(#[from] network::Error),
-    #[error("starting the container runtime: {0}")]
+    #[error(transparent)]
+    Containers(#[from] containers::Error),
+    #[error("stopping the containers of the node: {0}")]
     Runtime(#[from] runtime::Error),
-    #[error("unpacking the built-in image: {0}")]
-    Image(String),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
     #[error("the port {0} of the agent cannot be used: {1}")]
@@ -148,10 +148,6 @@ impl Config {
             dns: Some(self.cluster.dns),
         }
     }
-
-    fn runtime(&self, clock: runtime::Clock) -> runtime::Options {
-        runtime::Options::new(self.data_dir.join("runtime"), format!("kemudi-{}", tag(&self.data_dir)), clock)
-    }
 }
 
 /// A node that runs in this process.
@@ -186,18 +182,6 @@ pub fn record_registries(data_dir: &Path, registries: Option<&Path>) -> std::io:
 pub fn recorded_registries(data_dir: &Path) -> Option<PathBuf> {
     let path = std::fs::read(data_dir.join(REGISTRIES_RECORD)).ok().filter(|path| !path.is_empty())?;
     Some(PathBuf::from(OsString::from_vec(path)))
-}
-
-/// Removes what interrupted pulls and imports left.
-async fn remove_leftovers(embedded: &Embedded, puller: &Puller) {
-    let (embedded, puller) = (embedded.clone(), puller.clone());
-    let removed = supervisor::blocking(move || {
-        puller.remove_leftovers();
-        embedded.remove_image_leftovers()
-    });
-    if let Err(error) = removed.await {
-        tracing::warn!(%error, "removing what interrupted image imports left failed");
-    }
 }
 
 /// Makes mounts below the directory visible to pods that request it (`mountPropagation`), and mounts of such pods to the node, whatever
@@ -243,18 +227,22 @@ pub async fn start(
         tracing::debug!("setting the out-of-memory score failed: {e}");
     }
     let clock = runtime_clock(environment.clock.clone());
-    let embedded = Embedded::open(config.runtime(clock)).await?;
-    let registries = config.registries.clone().unwrap_or_else(|| config.data_dir.join(REGISTRIES));
-    let default = Limits::default();
-    let limits = Limits { pulls: config.configuration.parallel_pulls().unwrap_or(default.pulls), ..default };
-    let puller = Puller::new(embedded.images().clone(), registries, limits);
-    // First of all: they may fill the disk.
-    remove_leftovers(&embedded, &puller).await;
+    let settings = containers::Settings {
+        data_dir: &config.data_dir,
+        configuration: &config.configuration,
+        registries: config.registries.as_deref(),
+        clock,
+    };
+    let node = environment.component("node", &Handle::current());
+    let endpoints = containers::endpoints(&config.configuration)?;
+    containers::check(&config.data_dir, endpoints.as_ref())?;
+    let containers = match &endpoints {
+        None => settings.embedded().await?,
+        Some(endpoints) => settings.cri(endpoints, &network, &node).await?,
+    };
     if let Err(error) = record_registries(&config.data_dir, config.registries.as_deref()) {
         tracing::warn!(%error, "recording the configuration of registries failed; `kemudi image pull` may use another one");
     }
-    let exe = std::env::current_exe().map_err(|source| Error::File { path: "/proc/self/exe".into(), source })?;
-    embedded.images().ensure_builtin(DEMO_IMAGE, &exe).map_err(|e| Error::Image(e.to_string()))?;
     let gateway = network.gateway();
     let log_dir = config.data_dir.join("logs");
     let data_dir = config.data_dir.join("node");
@@ -264,7 +252,6 @@ pub async fn start(
     }
     // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
-    let containers = Arc::new(embedded.clone());
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
     let own_ports: Vec<HostPort> = api_port
         .into_iter()
@@ -281,13 +268,12 @@ pub async fn start(
     let volumes = data_dir.join("volumes");
     let gate = network.gate();
     gate.close();
-    let host: Arc<dyn node::Host> = Arc::new(embedded);
+    let host = containers.host;
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
         node_ip,
         hostname: config.node_name.clone(),
-        runtime: containers,
         observer: Arc::new(MachineObserver::new(
             data_dir.clone(),
             &config.data_dir.join("runtime"),
@@ -296,8 +282,9 @@ pub async fn start(
         )),
         topology: Arc::new(node::Sysfs::default()),
         host,
-        puller,
         credential_plugins: config.credential_plugins.clone(),
+        runtime: containers.runtime,
+        images: containers.images,
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
@@ -326,7 +313,6 @@ pub async fn start(
     let listening = sockets.serve(handle.clone(), IpAddr::V4(node_ip), &listeners).await;
     listening.map_err(|(socket, e)| Error::Port(socket, e))?;
     let (agent, shutdown) = (Arc::new(agent), environment.shutdown.clone());
-    let node = environment.component("node", &Handle::current());
     node.on(runtime).spawn("kubelet", OnEnd::Restart, move || agent.clone().run(shutdown.clone()));
     let provisioner = node::ProvisionerOptions {
         client: environment.client.clone(),
@@ -420,7 +406,7 @@ pub enum Remains {
 /// Removes everything that a node created on this machine: containers, network, rules. Works without a running node.
 pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     let config = recorded(data_dir);
-    Embedded::purge(&config.runtime(no_clock())).await?;
+    containers::purge(data_dir, no_clock()).await?;
     if remains == Remains::All {
         ServiceRules::purge(&config.services(Vec::new())).await?;
         PolicyRules::purge(&config.policies()).await?;
@@ -433,7 +419,7 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
 
 /// Kills all processes of a node's pods, as if its machine had lost its power. Its agent does not run.
 pub async fn power_off(data_dir: &Path) -> Result<(), Error> {
-    Ok(Embedded::power_off(&recorded(data_dir).runtime(no_clock())).await?)
+    Ok(Embedded::power_off(&containers::options(data_dir, no_clock())).await?)
 }
 
 /// The options by which the parts of a node that does not run are found.

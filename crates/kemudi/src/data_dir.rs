@@ -7,8 +7,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Subdirectories that a cluster uses.
-const DIRECTORIES: [&str; 10] =
-    ["store", "keys", "runtime", "node", "logs", "network", "netns", "pki", "nodes", "node-netns"];
+const DIRECTORIES: [&str; 12] =
+    ["store", "keys", "runtime", "node", "logs", "network", "netns", "pki", "nodes", "node-netns", "cri", CNI];
+
+/// The subdirectory of the network configuration for a container runtime, which creates it if it is started first.
+pub const CNI: &str = "cni";
 
 /// The subdirectory that every cluster creates first.
 const MARK: &str = "lock";
@@ -42,7 +45,8 @@ pub fn prepare(directory: &Path) -> io::Result<()> {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
-    if is_ours(directory) || fs::read_dir(directory)?.next().is_none() {
+    let has_others = fs::read_dir(directory)?.any(|entry| entry.map_or(true, |entry| entry.file_name() != CNI));
+    if is_ours(directory) || !has_others {
         make_private(directory)?;
     }
     for name in DIRECTORIES {
@@ -75,6 +79,12 @@ mod tests {
         prepare(&data).unwrap();
         assert_eq!(mode(&data), 0o700);
         assert!(DIRECTORIES.iter().all(|d| mode(&data.join(d)) == 0o700));
+
+        let early = base.path().join("early");
+        fs::create_dir_all(early.join("cni/net.d")).unwrap();
+        open(&early);
+        prepare(&early).unwrap();
+        assert_eq!(mode(&early), 0o700, "a container runtime was there first");
 
         let shared = base.path().join("shared");
         fs::create_dir_all(shared.join("of-others")).unwrap();

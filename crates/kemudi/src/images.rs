@@ -1,7 +1,7 @@
 //! `kemudi image`: pulls images from registries, or imports them from files. It works on the data directory whether a cluster
 //! is running or not; a running one sees changes at once.
 
-use crate::{agent, data_dir, machine};
+use crate::{agent, containers, data_dir, machine};
 use distribution::{Credentials, Limits, Progress, Puller};
 use runtime::image::{Error, Image};
 use runtime::{Embedded, ImageStore};
@@ -85,6 +85,8 @@ enum Failure {
     Stdin(String),
     #[error(transparent)]
     Runtime(#[from] runtime::Error),
+    #[error("the images of this node are in the container runtime at {0}: use its own tools, such as crictl")]
+    Elsewhere(cri::Endpoint),
     #[error(transparent)]
     Image(#[from] Error),
 }
@@ -113,6 +115,9 @@ impl DataDir {
 
     /// Opens the image store; `write` creates it if necessary.
     fn images(&self, write: bool) -> Result<ImageStore, Failure> {
+        if let Some(runtime) = containers::recorded(&self.data_dir) {
+            return Err(Failure::Elsewhere(runtime));
+        }
         let failed = |source| Failure::File { path: self.data_dir.display().to_string(), source };
         if write {
             data_dir::prepare(&self.data_dir).map_err(failed)?;

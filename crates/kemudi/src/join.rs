@@ -7,7 +7,7 @@ use crate::options::KubeletOptions;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::up::{self, PID_FILE};
-use crate::{background, bootstrap, data_dir, down, node_shutdown, pki, privileges};
+use crate::{background, bootstrap, containers, data_dir, down, node_shutdown, pki, privileges};
 use apiserver::Certificates;
 use client::{Client, Impersonation, Informers};
 use meta::{Clock, Rng};
@@ -97,6 +97,8 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let configuration = options.kubelet.configuration()?;
     let credential_plugins = options.kubelet.credential_plugins()?;
+    let endpoints = containers::endpoints(&configuration).map_err(agent::Error::from)?;
+    containers::check(&options.data_dir, endpoints.as_ref()).map_err(agent::Error::from)?;
     let sysctls = node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?;
     let node_name = options.kubelet.node_name()?;
     let token = token(&options)?;

@@ -16,6 +16,7 @@ mod bootstrap;
 mod cluster_keys;
 mod cluster_network;
 mod components;
+mod containers;
 mod control_plane;
 mod data_dir;
 mod dns_endpoints;
@@ -123,6 +124,11 @@ fn main() -> ExitCode {
     }
     if std::env::args_os().nth(1).is_some_and(|a| a == "kubectl") {
         return kubectl::main(std::env::args_os().skip(1).collect());
+    }
+    // The CNI plugin, which container runtimes execute by a link in the data directory of the node.
+    let name = own.as_deref().and_then(std::path::Path::file_name).and_then(std::ffi::OsStr::to_str);
+    if let Some(plugin @ (network::cni::PLUGIN | network::cni::LOOPBACK)) = name {
+        return ExitCode::from(network::cni::plugin(plugin));
     }
     // Programs must not inherit descriptors of the parent process.
     if let Err(e) = runtime::descriptors::close_on_exec() {

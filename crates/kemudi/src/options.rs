@@ -140,6 +140,13 @@ pub struct KubeletOptions {
     /// part of this node's own directory.
     #[arg(long, value_name = "PATH", default_value = plugins::KubeletRoot::USUAL)]
     pub root_dir: PathBuf,
+    /// Socket of the container runtime that runs pods (CRI v1), such as unix:///run/containerd/containerd.sock. Default: the runtime
+    /// in this program.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub container_runtime_endpoint: Option<String>,
+    /// Socket of the image service of the container runtime, if it is another one.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub image_service_endpoint: Option<String>,
     /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]
@@ -193,6 +200,12 @@ impl KubeletOptions {
         }
         if let Some(seccomp) = self.seccomp_default {
             configuration.seccomp_default = seccomp;
+        }
+        if let Some(endpoint) = &self.container_runtime_endpoint {
+            configuration.container_runtime_endpoint = endpoint.clone();
+        }
+        if let Some(endpoint) = &self.image_service_endpoint {
+            configuration.image_service_endpoint = endpoint.clone();
         }
         if !self.allowed_unsafe_sysctls.is_empty() {
             configuration.allowed_unsafe_sysctls = self.allowed_unsafe_sysctls.clone();

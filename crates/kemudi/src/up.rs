@@ -10,7 +10,8 @@ use crate::pki;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::{
-    access, agent, background, bootstrap, data_dir, dns_endpoints, down, join, machine, node_shutdown, privileges,
+    access, agent, background, bootstrap, containers, data_dir, dns_endpoints, down, join, machine, node_shutdown,
+    privileges,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -263,6 +264,11 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::Node(o) | Local::Nodes(o) => o.kubelet.credential_plugins()?,
         Local::None => node::credentials::Plugins::default(),
     };
+    let endpoints = containers::endpoints(&configuration).map_err(agent::Error::from)?;
+    match &local {
+        Local::Nodes(_) if endpoints.is_some() => return Err(agent::Error::from(containers::Error::Nodes).into()),
+        _ => containers::check(&options.data_dir, endpoints.as_ref()).map_err(agent::Error::from)?,
+    }
     let sysctls = match &local {
         Local::Node(_) | Local::Nodes(_) => node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?,
         Local::None => node::Allowlist::default(),

@@ -7,12 +7,15 @@
 //! `purge` removes exactly that. All of it lives in one network namespace (the machine's, or one given by path), so that several
 //! nodes fit on one machine.
 //!
+//! Container runtimes that create the namespaces of pods themselves reach all this through a CNI plugin ([`cni`]).
+//!
 //! Left out: Kubernetes kinds; IPv6.
 
 #![warn(missing_docs)]
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
 
 mod address;
+pub mod cni;
 mod conntrack;
 mod flows;
 mod fragments;

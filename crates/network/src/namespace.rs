@@ -69,6 +69,13 @@ pub fn exists(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|s| s.filesystem_type().0 == NSFS_MAGIC)
 }
 
+/// Whether the namespace bound to `path` is this one.
+pub(crate) fn is_bound(path: &Path, namespace: &OwnedFd) -> bool {
+    let given = nix::sys::stat::fstat(namespace);
+    let bound = nix::sys::stat::stat(path);
+    matches!((given, bound), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+}
+
 /// Values of settings by their paths below /proc/sys/net.
 pub type Settings = Vec<(String, String)>;
 

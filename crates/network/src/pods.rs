@@ -238,9 +238,7 @@ impl PodNetwork {
     /// The same with `namespace` as the pod's, if it is given: that of a pod with a user namespace belongs to the latter.
     pub async fn attach_namespace(&self, pod: &str, namespace: Option<&OwnedFd>) -> Result<Attachment> {
         let inner = &self.inner;
-        if pod.is_empty() || pod.starts_with('.') || pod.contains('/') {
-            return Err(Error::Invalid { field: "pod id", message: format!("{pod:?}") });
-        }
+        check_pod(pod)?;
         let path = inner.options.namespace_directory.join(pod);
         // Addresses are assigned one at a time; the rest runs in parallel.
         let (address, known) = {
@@ -253,7 +251,8 @@ impl PodNetwork {
             blocking(allocate).await?
         };
         let attachment = Attachment { address, gateway: inner.gateway, namespace: path };
-        if known && inner.port(pod, address).await?.is_some() {
+        let is_same = namespace.is_none_or(|given| namespace::is_bound(&attachment.namespace, given));
+        if known && is_same && inner.port(pod, address).await?.is_some() {
             inner.gate.admit(pod, address).await?;
             return Ok(attachment);
         }
@@ -270,7 +269,15 @@ impl PodNetwork {
         }
     }
 
-    /// Replaces the host ports of an attached pod. Errors if another pod has one of them.
+    /// The address that the pod has, or will have when it is attached.
+    pub async fn reserve(&self, pod: &str) -> Result<Ipv4Addr> {
+        check_pod(pod)?;
+        let mut ipam = self.inner.ipam.clone().lock_owned().await;
+        let pod = pod.to_owned();
+        blocking(move || ipam.allocate(&pod)).await
+    }
+
+    /// Replaces the host ports of a pod that is attached or has a reserved address. Errors if another pod has one of them.
     pub async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
         self.inner.publish(pod, ports).await
     }
@@ -504,6 +511,14 @@ impl Inner {
         inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
         inside.replace_route(RouteKind::Default { gateway: attachment.gateway, device: eth0 }).await
     }
+}
+
+/// Checks the id of a pod, which is a file name.
+fn check_pod(pod: &str) -> Result<()> {
+    if pod.is_empty() || pod.starts_with('.') || pod.contains('/') {
+        return Err(Error::Invalid { field: "pod id", message: format!("{pod:?}") });
+    }
+    Ok(())
 }
 
 /// The route to a range behind the bridge.

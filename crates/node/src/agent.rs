@@ -155,6 +155,8 @@ impl Agent {
             known: known.clone(),
             options: options.clone(),
         });
+        // A node with a runtime that works is ready when it registers.
+        known.runtime.check(&*options.runtime).await;
         let reporter =
             Reporter::new(options.clone(), capacity, recorder.clone(), known.clone(), managers.devices.clone());
         let (own_node, admission) = (reporter.own_node(), shared.admission.clone());
@@ -190,6 +192,7 @@ impl Agent {
                 restarted("eviction", || eviction::run(shared.clone(), images.clone(), wakes.clone())),
                 listen(events, wakes.clone(), &*options.runtime),
                 dispatch(shared.clone(), pods, node.clone(), own_node, wakes.clone()),
+                known.runtime.follow(&*options.runtime),
                 shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
                 follow_manifests(&options, &known),
                 restarted("CSINode", || plugin_types::keep_csi_node(&cluster, &csi, &node, &options.node_name)),

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::eviction::Evictions;
 use crate::objects::Whole;
 use crate::pod::probes::Kind;
+use crate::runtime_state::RuntimeState;
 use crate::shutdown::Shutdown;
 use crate::static_pods::StaticPods;
 
@@ -108,6 +109,7 @@ pub(crate) struct Known {
     pub static_pods: Arc<StaticPods>,
     pub shutdown: Shutdown,
     pub evictions: Evictions,
+    pub runtime: RuntimeState,
     begun: Instant,
     /// When the agent was made, on the monotonic clock.
     started: String,
@@ -128,6 +130,7 @@ impl Known {
             static_pods: Arc::default(),
             shutdown: Shutdown::default(),
             evictions: Evictions::default(),
+            runtime: RuntimeState::default(),
             begun: Instant::now(),
             started: meta::time::format(now),
             beat: AtomicU64::new(0),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use client::{Recorder, Regarding};
 use jiff::Timestamp;
-use runtime::image::Image;
+use runtime::image::{Error as ImageError, Image};
 use supervisor::blocking;
 
 use crate::options::Options;
@@ -38,6 +38,8 @@ pub(crate) enum Error {
     Deletion { needed: u64, freed: u64, errors: Vec<String> },
     #[error("{0}")]
     Runtime(#[from] runtime::Error),
+    #[error("{0}")]
+    Images(#[from] ImageError),
     #[error("reading the usage of the disk: {0}")]
     Disk(#[from] nix::Error),
 }
@@ -136,19 +138,23 @@ fn is_used(image: &Image, used: &BTreeSet<String>) -> bool {
     used.contains(&image.id) || image.names.iter().any(|n| used.contains(n))
 }
 
-/// Whether no registry has the image: it was imported, or is built in.
+/// Whether the image stays: the runtime needs it, or no registry has it, since it was imported or is built in.
 fn is_pinned(image: &Image) -> bool {
-    !image.names.iter().any(|n| n.contains('@'))
+    image.pinned || !image.names.iter().any(|n| n.contains('@'))
 }
 
 /// Removes candidates until `needed` bytes are free. Returns the freed bytes.
-fn free(candidates: &[&Image], needed: u64, mut remove: impl FnMut(&str) -> Result<(), String>) -> Result<u64, Error> {
+async fn free<F: Future<Output = Result<(), String>>>(
+    candidates: &[Image],
+    needed: u64,
+    mut remove: impl FnMut(String) -> F,
+) -> Result<u64, Error> {
     let (mut freed, mut errors) = (0, Vec::new());
     for image in candidates {
         if freed >= needed {
             break;
         }
-        match remove(&image.id) {
+        match remove(image.id.clone()).await {
             Ok(()) => freed += image.size,
             Err(error) => errors.push(error),
         }
@@ -170,9 +176,9 @@ impl ImageCollector {
     /// Collects the garbage of a node, for ever.
     pub async fn run(&self, recorder: Recorder, node: Regarding) {
         let mut has_failed = false;
-        let (host, now) = (self.options.host.clone(), self.options.clock.now());
-        let images = blocking(move || host.images()).await;
-        self.records.lock().await.update(&images, &BTreeSet::new(), now);
+        // An image that cannot be listed now counts as detected later.
+        let images = self.options.images.list().await.unwrap_or_default();
+        self.records.lock().await.update(&images, &BTreeSet::new(), self.options.clock.now());
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + PERIOD, PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -212,18 +218,12 @@ impl ImageCollector {
 async fn observe(options: &Arc<Options>) -> Result<(Vec<Image>, BTreeSet<String>, Timestamp), Error> {
     let containers = options.runtime.list_containers().await?;
     let used = containers.into_iter().flat_map(|c| c.mounted_images.into_iter().chain([c.image_id])).collect();
-    let (host, now) = (options.host.clone(), options.clock.now());
-    Ok((blocking(move || host.images()).await, used, now))
+    Ok((options.images.list().await?, used, options.clock.now()))
 }
 
 /// Removes what killed pulls and interrupted imports left. It belongs to no image, and takes room all the same.
 async fn remove_leftovers(options: &Arc<Options>) {
-    let options = options.clone();
-    let removed = blocking(move || {
-        options.puller.remove_leftovers();
-        options.host.remove_image_leftovers()
-    });
-    if let Err(error) = removed.await {
+    if let Err(error) = options.images.remove_leftovers().await {
         tracing::warn!(%error, "removing what interrupted image imports left failed; the next try is in five minutes");
     }
 }
@@ -231,8 +231,8 @@ async fn remove_leftovers(options: &Arc<Options>) {
 async fn collect(options: &Arc<Options>, records: &mut Records) -> Result<(), Error> {
     remove_leftovers(options).await;
     let (images, used, now) = observe(options).await?;
-    let o = options.clone();
-    let disk = blocking(move || Disk::at(&o.data_dir)).await;
+    let directory = options.images.directory().await?;
+    let disk = blocking(move || Disk::at(&directory)).await;
     records.update(&images, &used, now);
     let disk = disk?;
     let c = &options.configuration;
@@ -253,14 +253,14 @@ async fn collect(options: &Arc<Options>, records: &mut Records) -> Result<(), Er
 
 /// Removes images until `needed` bytes are free. Returns the freed bytes.
 async fn remove(options: &Arc<Options>, images: Vec<Image>, needed: u64, why: &'static str) -> Result<u64, Error> {
-    let options = options.clone();
-    blocking(move || {
-        free(&images.iter().collect::<Vec<_>>(), needed, |id| {
+    let remove = |id: String| {
+        let store = options.images.clone();
+        async move {
             tracing::info!(image = id, why, "removing an unused image");
-            options.host.remove_image(id).map_err(|e| e.to_string())
-        })
-    })
-    .await
+            store.remove(&id).await.map_err(|e| e.to_string())
+        }
+    };
+    free(&images, needed, remove).await
 }
 
 #[cfg(test)]
@@ -276,6 +276,7 @@ mod tests {
             diff_ids: Vec::new(),
             size: 10,
             access: None,
+            pinned: false,
         }
     }
 
@@ -323,17 +324,18 @@ mod tests {
         assert!(matches!(Disk { capacity: 0, available: 0 }.excess(85, 80), Err(Error::NoCapacity)));
     }
 
-    #[test]
-    fn removes_until_enough_is_free() {
-        let images = ["a", "b", "c"].map(|n| image(n, "x"));
-        let candidates: Vec<&Image> = images.iter().collect();
+    #[tokio::test]
+    async fn removes_until_enough_is_free() {
+        let candidates = ["a", "b", "c"].map(|n| image(n, "x"));
         let mut removed = Vec::new();
         let freed = free(&candidates, 15, |id| {
-            removed.push(id.to_owned());
-            Ok(())
+            removed.push(id);
+            std::future::ready(Ok(()))
         });
-        assert_eq!((freed.unwrap(), removed.join("")), (20, "ab".to_owned()));
-        let failed = free(&candidates, 15, |id| if id == "a" { Err("in use".into()) } else { Ok(()) }).unwrap_err();
+        assert_eq!((freed.await.unwrap(), removed.join("")), (20, "ab".to_owned()));
+        let failed =
+            free(&candidates, 15, |id| std::future::ready(if id == "a" { Err("in use".into()) } else { Ok(()) }));
+        let failed = failed.await.unwrap_err();
         let message = "wanted to free 15 bytes, but freed 20 bytes space with errors in image deletion: in use";
         assert_eq!(failed.to_string(), message);
         let insufficient = Error::Insufficient { percent: 91, capacity: 5 << 30, freed: 0 }.to_string();
@@ -343,9 +345,10 @@ mod tests {
         ));
         assert_eq!([1000, 2048, 3 << 20, 1 << 40].map(size), ["1000 B", "2.0 KiB", "3.0 MiB", "1.0 TiB"]);
     }
+
     /// On a disk without a free block, not even the index of the images can be written.
-    #[test]
-    fn images_go_from_a_disk_that_is_full() {
+    #[tokio::test]
+    async fn images_go_from_a_disk_that_is_full() {
         use std::io::Write;
         let directory = tempfile::tempdir().unwrap();
         let flags = nix::mount::MsFlags::empty();
@@ -363,10 +366,8 @@ mod tests {
         let disk = Disk::at(directory.path()).unwrap();
         let (percent, needed) = disk.excess(85, 80).unwrap();
         assert_eq!((percent, disk.available), (100, 0));
-        let images = store.list();
-        let candidates: Vec<&Image> = images.iter().collect();
-        let remove = |id: &str| store.remove(id, |_| None).map(drop).map_err(|e| e.to_string());
-        let freed = free(&candidates, needed.unwrap(), remove).unwrap();
+        let remove = |id: String| std::future::ready(store.remove(&id, |_| None).map(drop).map_err(|e| e.to_string()));
+        let freed = free(&store.list(), needed.unwrap(), remove).await.unwrap();
         assert!(freed >= 10 << 20, "{freed}");
         assert_eq!(store.list().len(), 1);
         assert!(Disk::at(directory.path()).unwrap().excess(85, 80).unwrap().1.is_none());

@@ -152,11 +152,21 @@ pub fn pids_for_pods() -> Option<i64> {
     i64::try_from(most_pids()? / 10 * 9).ok()
 }
 
+/// Why the node is not ready, as kubelet joins the reasons.
+fn not_ready(shuts_down: bool, problems: &[String]) -> Option<String> {
+    let all: Vec<&str> = problems.iter().map(String::as_str).chain(shuts_down.then_some(shutdown::NOT_READY)).collect();
+    match all.as_slice() {
+        [] => None,
+        [one] => Some((*one).to_owned()),
+        all => Some(format!("[{}]", all.join(", "))),
+    }
+}
+
 /// `(type, status, reason, message)` of the conditions, as kubelet orders and phrases them.
-fn conditions(
+fn conditions<'a>(
     pressures: &BTreeSet<Pressure>,
-    shuts_down: bool,
-) -> [(&'static str, bool, &'static str, &'static str); 4] {
+    not_ready: Option<&'a str>,
+) -> [(&'static str, bool, &'static str, &'a str); 4] {
     [
         match pressures.contains(&Pressure::Memory) {
             false => ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -172,9 +182,9 @@ fn conditions(
             false => ("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             true => ("PIDPressure", true, "KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
         },
-        match shuts_down {
-            false => ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
-            true => ("Ready", false, "KubeletNotReady", shutdown::NOT_READY),
+        match not_ready {
+            None => ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+            Some(why) => ("Ready", false, "KubeletNotReady", why),
         },
     ]
 }
@@ -192,17 +202,26 @@ fn images(mut all: Vec<Image>, limit: i32) -> Vec<Value> {
     all.into_iter().map(entries).collect()
 }
 
+/// What the parts of the node report.
+struct State {
+    images: Vec<Image>,
+    pressures: BTreeSet<Pressure>,
+    shuts_down: bool,
+    /// Of the container runtime.
+    problems: Vec<String>,
+}
+
 /// The status of the node, read from the machine. Blocks.
 fn status(
     o: &Options,
     capacity: BTreeMap<String, String>,
     allocatable: BTreeMap<String, Value>,
     old: &[NodeCondition],
-    pressures: &BTreeSet<Pressure>,
-    shuts_down: bool,
+    state: State,
 ) -> Value {
     let now = meta::time::format(o.clock.now());
-    let conditions: Vec<Value> = conditions(pressures, shuts_down)
+    let not_ready = not_ready(state.shuts_down, &state.problems);
+    let conditions: Vec<Value> = conditions(&state.pressures, not_ready.as_deref())
         .into_iter()
         .map(|(kind, is, reason, message)| {
             let status = if is { "True" } else { "False" };
@@ -212,7 +231,7 @@ fn status(
                 "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
         })
         .collect();
-    let images = images(o.host.images(), o.configuration.node_status_max_images);
+    let images = images(state.images, o.configuration.node_status_max_images);
     let (runtime, version) = o.runtime.version();
     let kernel = file("/proc/sys/kernel/osrelease");
     json!({
@@ -398,7 +417,11 @@ impl Reporter {
         let options = self.options.clone();
         let old = before.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
         let (pressures, shuts_down) = (self.known.evictions.pressures(), self.known.shutdown.is_active());
-        blocking(move || status(&options, capacity, allocatable, &old, &pressures, shuts_down)).await
+        // While the runtime does not answer, the status lists no images, as upstream.
+        let images = options.images.list().await.unwrap_or_default();
+        let problems = self.known.runtime.problems();
+        let state = State { images, pressures, shuts_down, problems };
+        blocking(move || status(&options, capacity, allocatable, &old, state)).await
     }
 
     /// The allocatable resources: those of the machine, and the extended ones that other clients have added to the capacity. One
@@ -540,6 +563,7 @@ mod tests {
             diff_ids: Vec::new(),
             size: n,
             access: None,
+            pinned: false,
         };
         let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();
         all.push(image(1000, &["a:1", "a:2", "a:3", "a:4", "a:5", "b@sha256:1"]));
@@ -550,11 +574,12 @@ mod tests {
 
     #[test]
     fn reports_pressure_as_kubelet() {
-        let calm = conditions(&BTreeSet::new(), false);
+        let calm = conditions(&BTreeSet::new(), None);
         assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
-        let bad = conditions(&[Pressure::Memory, Pressure::Disk, Pressure::Pid].into(), false);
+        let bad = conditions(&[Pressure::Memory, Pressure::Disk, Pressure::Pid].into(), None);
         assert!(bad.iter().all(|(_, is, ..)| *is));
-        let [.., ready] = conditions(&BTreeSet::new(), true);
+        let why = not_ready(true, &[]);
+        let [.., ready] = conditions(&BTreeSet::new(), why.as_deref());
         assert_eq!(ready, ("Ready", false, "KubeletNotReady", "node is shutting down"));
     }
 }

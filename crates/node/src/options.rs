@@ -8,7 +8,8 @@ use std::sync::Arc;
 use client::Client;
 use meta::{Clock, Rng};
 use network::{HostPort, PodNetwork};
-use runtime::{Embedded, Resources, Runtime};
+use runtime::image::ImageService;
+use runtime::{Host, Runtime};
 
 use crate::affinity::TopologySource;
 use crate::configuration::KubeletConfiguration;
@@ -31,8 +32,8 @@ pub struct Options {
     pub observer: Arc<dyn NodeObserver>,
     /// Reads the processors and NUMA nodes of the machine.
     pub topology: Arc<dyn TopologySource>,
-    /// Pulls images into the store of the runtime.
-    pub puller: distribution::Puller,
+    /// The images of the runtime.
+    pub images: Arc<dyn ImageService>,
     /// `None`: pods have no network of their own.
     pub network: Option<PodNetwork>,
     /// The network namespace of the node, if it is not that of the process.
@@ -69,75 +70,6 @@ pub struct Options {
     pub annotations: BTreeMap<String, String>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
-}
-
-/// What the agent needs of the machine besides a container runtime. Calls may block.
-pub trait Host: Send + Sync {
-    /// Finds an image by name.
-    fn image(&self, name: &str) -> Result<runtime::image::Image, runtime::image::Error>;
-    fn images(&self) -> Vec<runtime::image::Image>;
-    /// Removes an image by its id. Errors if a container that has not ended uses it.
-    fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error>;
-    /// Removes what interrupted imports of images left.
-    fn remove_image_leftovers(&self) -> Result<(), runtime::image::Error>;
-    /// Records who may use an image by the name of a repository.
-    fn record_image_access(
-        &self,
-        id: &str,
-        repository: &str,
-        access: runtime::image::Access,
-    ) -> Result<(), runtime::image::Error>;
-    /// Creates or updates a cgroup below the runtime's prefix.
-    fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error>;
-    /// Usage of a cgroup below the runtime's prefix; empty for all of it.
-    fn usage(&self, path: &str) -> runtime::Usage;
-    /// What does not work on this machine, as sentences for users.
-    fn complaints(&self) -> Vec<String>;
-    /// Errors with the reason if pods cannot have user namespaces.
-    fn user_namespaces(&self) -> Result<(), String>;
-}
-
-impl Host for Embedded {
-    fn image(&self, name: &str) -> Result<runtime::image::Image, runtime::image::Error> {
-        self.images().resolve(name)
-    }
-
-    fn images(&self) -> Vec<runtime::image::Image> {
-        Embedded::images(self).list()
-    }
-
-    fn remove_image(&self, id: &str) -> Result<(), runtime::image::Error> {
-        Embedded::remove_image(self, id)
-    }
-
-    fn remove_image_leftovers(&self) -> Result<(), runtime::image::Error> {
-        Embedded::remove_image_leftovers(self)
-    }
-
-    fn record_image_access(
-        &self,
-        id: &str,
-        repository: &str,
-        access: runtime::image::Access,
-    ) -> Result<(), runtime::image::Error> {
-        Embedded::images(self).record_access(id, repository, access).map(drop)
-    }
-
-    fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error> {
-        Embedded::set_cgroup(self, path, resources)
-    }
-
-    fn usage(&self, path: &str) -> runtime::Usage {
-        self.cgroup_usage(path)
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        self.host_limits().complaints()
-    }
-
-    fn user_namespaces(&self) -> Result<(), String> {
-        self.host_limits().no_user_namespaces.clone().map_or(Ok(()), Err)
-    }
 }
 
 /// The seccomp profile where neither container nor pod sets one (kubelet's `seccompDefault`).

@@ -4,6 +4,7 @@
 //! removed. All calls are idempotent where the CRI asks for it (stop and remove of something that is gone succeed).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +120,22 @@ pub enum Error {
         /// The id of the sandbox.
         pod: String,
     },
+    /// The container runtime does not offer what the pod needs.
+    #[error("the container runtime {runtime} does not support {feature}")]
+    Unsupported {
+        /// Name and version of the runtime.
+        runtime: String,
+        /// The feature, for users.
+        feature: &'static str,
+    },
+    /// A call of the container runtime interface failed.
+    #[error("{message}")]
+    Service {
+        /// The code of gRPC and the message of the runtime.
+        message: String,
+        /// Whether the runtime could not be reached.
+        is_unavailable: bool,
+    },
     /// A file, cgroup or mount of the runtime could not be read or changed.
     #[error("{what}")]
     Io {
@@ -207,8 +224,11 @@ pub struct PodConfig {
     pub attempt: u32,
     /// The host name, at most 64 bytes. With the host network, containers find it only in `/etc/hostname` and `HOSTNAME`.
     pub hostname: String,
-    /// Path of the pod's network namespace; `None` means the namespace of the agent (host network).
+    /// Path of the pod's network namespace; `None` means the namespace of the agent (host network), or one of the runtime.
     pub netns: Option<PathBuf>,
+    /// The address that the pod gets in the network namespace that the runtime creates (see [`Runtime::network_owner`]). `None`
+    /// without such a namespace.
+    pub address: Option<IpAddr>,
     /// The process-id namespace of the containers.
     pub pid: PidMode,
     /// Whether the containers share the host's IPC namespace and `/dev/shm` (`hostIPC`).
@@ -216,6 +236,8 @@ pub struct PodConfig {
     /// The ids on the host of the pod's users. The network namespace must belong to a user namespace with these ids (see
     /// [`crate::user_namespace::network`]). `None`: they are the host's users.
     pub user_namespace: Option<IdRange>,
+    /// Whether a container of the pod is privileged.
+    pub privileged: bool,
     /// Sysctls by dotted name. Unsafe ones must have been refused before.
     pub sysctls: BTreeMap<String, String>,
     /// Content of /etc/resolv.conf in the containers; `None` leaves the image's own.
@@ -246,7 +268,7 @@ pub enum PodState {
 /// The status of a pod sandbox.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// The id of the sandbox.
+    /// The id of the sandbox, as in its configuration.
     pub id: String,
     /// Whether containers can run in it.
     pub state: PodState,
@@ -701,11 +723,92 @@ pub struct Stats {
     pub usage: Usage,
 }
 
+/// Who creates the network namespaces of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkOwner {
+    /// The caller of [`Runtime::run_pod`], which has connected the namespace in [`PodConfig::netns`].
+    Caller,
+    /// The runtime, which has CNI plugins connect the namespace with [`PodConfig::address`].
+    Runtime,
+}
+
+/// What runtimes need not offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// User namespaces of pods (`hostUsers: false`).
+    pub user_namespaces: bool,
+    /// Mounts that are read-only with all mounts below them.
+    pub recursive_read_only_mounts: bool,
+    /// `supplementalGroupsPolicy: Strict`.
+    pub strict_groups: bool,
+    /// Mounts of images.
+    pub image_volumes: bool,
+}
+
+impl Features {
+    /// Everything.
+    pub const ALL: Features =
+        Features { user_namespaces: true, recursive_read_only_mounts: true, strict_groups: true, image_volumes: true };
+}
+
+/// Whether a part of the runtime is ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Whether it is ready.
+    pub is_ready: bool,
+    /// A word for the state that is not ready.
+    pub reason: String,
+    /// Details for users.
+    pub message: String,
+}
+
+/// The state of the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeStatus {
+    /// Whether it runs containers.
+    pub runtime: Condition,
+    /// Whether it connects pods to the network.
+    pub network: Condition,
+}
+
+impl RuntimeStatus {
+    /// All parts are ready.
+    pub fn ready() -> RuntimeStatus {
+        let ready = Condition { is_ready: true, ..Condition::default() };
+        RuntimeStatus { runtime: ready.clone(), network: ready }
+    }
+}
+
+/// A connection to a port of a pod.
+pub trait PortStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> PortStream for T {}
+
+/// The way to the ports of a pod.
+pub enum PortForward {
+    /// The caller connects to the loopback of a network namespace; `None` is that of the agent.
+    Namespace(Option<PathBuf>),
+    /// The runtime has connected.
+    Stream(Box<dyn PortStream>),
+}
+
 /// A container runtime, as a node agent uses it.
 #[async_trait]
 pub trait Runtime: Send + Sync {
     /// Name and version, e.g. `("kemudi", "0.1.0")`.
     fn version(&self) -> (String, String);
+    /// What the runtime offers.
+    fn features(&self) -> Features {
+        Features::ALL
+    }
+    /// Who creates the network namespaces of pods.
+    fn network_owner(&self) -> NetworkOwner {
+        NetworkOwner::Caller
+    }
+    /// The state of the runtime. Errors if it cannot be reached.
+    async fn status(&self) -> Result<RuntimeStatus> {
+        Ok(RuntimeStatus::ready())
+    }
     /// Creates a sandbox and starts its shim. Errors if the id exists, or a value is invalid. A sandbox
     /// that could not be started is removed.
     async fn run_pod(&self, config: PodConfig) -> Result<Pod>;
@@ -752,6 +855,8 @@ pub trait Runtime: Send + Sync {
     /// With `stdin` (only for a container with `stdin`), the end of the input ends the session, as in containerd. With `stdin_once`
     /// and no terminal, the container gets the end of the input and the session lasts until the container ends.
     async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession>;
+    /// Connects to a port on the loopback of a pod.
+    async fn forward_port(&self, pod: &str, port: u16) -> Result<PortForward>;
 
     /// The current usage of a container.
     async fn container_stats(&self, container: &str) -> Result<Stats>;
@@ -761,6 +866,18 @@ pub trait Runtime: Send + Sync {
     async fn pod_stats(&self, pod: &str) -> Result<Stats>;
     /// Events from now on.
     fn subscribe(&self) -> broadcast::Receiver<Event>;
+}
+
+/// What the agent needs of the machine besides a container runtime. Calls may block.
+pub trait Host: Send + Sync {
+    /// Creates or updates a cgroup below the runtime's prefix.
+    fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<()>;
+    /// Usage of a cgroup below the runtime's prefix; empty for all of it.
+    fn usage(&self, path: &str) -> Usage;
+    /// What does not work on this machine, as sentences for users.
+    fn complaints(&self) -> Vec<String>;
+    /// Errors with the reason if pods cannot have user namespaces.
+    fn user_namespaces(&self) -> std::result::Result<(), String>;
 }
 
 /// Usage of the processes of a cgroup and of the cgroups below it. Bytes and nanoseconds.

@@ -6,7 +6,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::api::Timestamp;
 use crate::beneath::{Directory, Links};
+use crate::shim::rfc3339;
 
 /// Maximum entries of a directory of logs: a container has logs of two attempts.
 const MAX_ENTRIES: usize = 10_000;
@@ -40,6 +42,15 @@ pub(crate) fn rotate(directory: &Directory, name: &OsStr, max_files: usize, time
         directory.remove(name, 1)?;
     }
     directory.rename(name, &away)
+}
+
+/// Renames a log that another process writes, and removes the oldest files beyond `max_files`. The process has to open a new file
+/// afterwards.
+pub fn rotate_foreign(log: &Path, max_files: usize, at: Timestamp) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (log.parent(), log.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    rotate(&open(parent)?, name, max_files, &rfc3339(at))
 }
 
 fn open(parent: &Path) -> io::Result<Directory> {

@@ -10,6 +10,9 @@
 #[path = "../e2e/cluster.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use more of it")]
 mod cluster;
+#[path = "../e2e/containerd.rs"]
+#[allow(dead_code, reason = "shared with the end-to-end tests, which use it")]
+mod containerd;
 #[path = "../../../network/tests/node/frames.rs"]
 mod frames;
 #[path = "../e2e/runner.rs"]
@@ -48,5 +51,5 @@ fn tests() -> Vec<Test> {
 }
 
 fn main() -> ExitCode {
-    runner::main(tests())
+    runner::main(tests(), Vec::new)
 }

@@ -1,5 +1,6 @@
 //! The cluster that all tests share: started apart from everything else on this machine, and removed with all its traces.
 
+use crate::containerd::Containerd;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -20,8 +21,20 @@ const APPLETS: [&str; 20] = [
 pub const MANIFESTS: &str = "manifests";
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Where the pods of the cluster run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// In the runtime of kemudi.
+    Embedded,
+    /// In containerd, behind the CRI.
+    Containerd,
+}
+
 pub struct Cluster {
     child: Mutex<Option<Child>>,
+    /// The container runtime, if it is another program.
+    pub containerd: Mutex<Option<Containerd>>,
+    pub engine: Engine,
     pub directory: PathBuf,
     netns: String,
     pub kubeconfig: PathBuf,
@@ -31,14 +44,14 @@ pub struct Cluster {
 
 impl Cluster {
     /// Must be called before there are threads: the network namespace is that of the whole process from here on.
-    pub fn start() -> Result<Self, String> {
+    pub fn start(engine: Engine) -> Result<Self, String> {
         let id = std::process::id();
         let netns = format!("kemudi-e2e-{id}");
         let directory = std::env::temp_dir().join(&netns);
         fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
         tools(&directory.join("bin")).map_err(|e| format!("the tools of the containers: {e}"))?;
         run("ip", &["netns", "add", &netns])?;
-        let started = Self::start_in(&netns, &directory);
+        let started = Self::start_in(&netns, &directory, engine);
         if started.is_err() {
             let _ = run(KEMUDI, &["down", "--purge", "--data-dir", &data_dir(&directory)]);
             let _ = run("ip", &["netns", "del", &netns]);
@@ -47,18 +60,32 @@ impl Cluster {
         started
     }
 
-    fn start_in(netns: &str, directory: &Path) -> Result<Self, String> {
+    fn start_in(netns: &str, directory: &Path, engine: Engine) -> Result<Self, String> {
         enter(netns)?;
         run("ip", &["link", "set", "lo", "up"])?;
         let runtime = Runtime::new().map_err(|e| e.to_string())?;
         let kubeconfig = directory.join("kubeconfig");
-        let child = spawn(directory)?;
+        let containerd = match engine {
+            Engine::Embedded => None,
+            Engine::Containerd => Some(runtime.block_on(Containerd::start(directory))?),
+        };
+        let child = spawn(directory, engine)?;
         let child = Mutex::new(Some(child));
+        let containerd = Mutex::new(containerd);
         let client = runtime.block_on(ready(&kubeconfig)).map_err(|e| {
             let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
             format!("the cluster did not start: {e}\n{log}")
         })?;
-        Ok(Self { child, directory: directory.into(), netns: netns.into(), kubeconfig, client, runtime })
+        Ok(Self {
+            child,
+            containerd,
+            engine,
+            directory: directory.into(),
+            netns: netns.into(),
+            kubeconfig,
+            client,
+            runtime,
+        })
     }
 
     /// Stops the server in order, and leaves everything else.
@@ -83,7 +110,7 @@ impl Cluster {
     }
 
     pub fn start_again(&self) {
-        *self.child.lock().unwrap() = Some(spawn(&self.directory).unwrap());
+        *self.child.lock().unwrap() = Some(spawn(&self.directory, self.engine).unwrap());
         self.runtime.block_on(ready(&self.kubeconfig)).unwrap();
     }
 
@@ -121,6 +148,9 @@ impl Cluster {
         left.extend(rules.lines().filter(|l| l.contains("kemudi")).map(|l| format!("packet rules {l}")));
         let devices = output("ip", &["-o", "link"]);
         left.extend(devices.lines().filter(|l| !l.contains(": lo:")).map(|l| format!("device {l}")));
+        if let Some(mut containerd) = self.containerd.lock().ok().and_then(|mut c| c.take()) {
+            left.extend(containerd.end());
+        }
         let _ = run("ip", &["netns", "del", &self.netns]);
         let _ = fs::remove_dir_all(&self.directory);
         left
@@ -129,7 +159,7 @@ impl Cluster {
 
 /// Starts the server, which appends its log to a file. Like careless parents, it leaves two descriptors open for the server:
 /// a secret file and a directory. No container may get them.
-fn spawn(directory: &Path) -> Result<Child, String> {
+fn spawn(directory: &Path, engine: Engine) -> Result<Child, String> {
     let wrong = |e: std::io::Error| format!("{KEMUDI}: {e}");
     let secret = directory.join("secret");
     fs::write(&secret, "nobody's business").map_err(wrong)?;
@@ -144,6 +174,10 @@ fn spawn(directory: &Path) -> Result<Child, String> {
     let plugins = write_credential_plugin(directory).map_err(wrong)?;
     let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
     let again = log.try_clone().map_err(wrong)?;
+    let endpoint = match engine {
+        Engine::Embedded => Vec::new(),
+        Engine::Containerd => vec!["--container-runtime-endpoint".to_owned(), Containerd::endpoint(directory)],
+    };
     Command::new(KEMUDI)
         .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
         .arg(directory.join("kubeconfig"))
@@ -153,6 +187,7 @@ fn spawn(directory: &Path) -> Result<Child, String> {
         .arg(plugins.join("config.yaml"))
         .arg("--image-credential-provider-bin-dir")
         .arg(&plugins)
+        .args(endpoint)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)

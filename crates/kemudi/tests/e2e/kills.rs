@@ -74,13 +74,9 @@ fn lose_nothing_and_leave_nothing(s: &Story) {
     s.shell_pod("talks", talking, json!({}), json!({}));
     let talks = s.ready("talks");
     let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-    let holds = |pid: &u32| {
-        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let pods = fs::read_dir(s.cluster.directory.join("data/runtime/pods")).into_iter().flatten().flatten();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        command.starts_with("/pause ")
-            && pods.into_iter().any(|p| p.file_name().to_str().is_some_and(|id| command.contains(id)))
-    };
+    // In the cgroup of the pod, whichever runtime has made it.
+    let uid = talks["metadata"]["uid"].as_str().unwrap();
+    let holds = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(uid));
     let cgroups = remains::cgroups(pids.filter(holds));
     assert!(!cgroups.is_empty(), "the cgroups of the cluster are found by the processes of its pods");
     let before = remains::list(&s.cluster, &cgroups);

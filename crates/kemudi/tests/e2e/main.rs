@@ -2,6 +2,7 @@
 //!
 //! The cluster is started once, with the binary that was built, in a network namespace of its own. Every test works in a
 //! namespace of its own on it, many at the same time; one that drives the cluster by commands runs once with each program.
+//! With `--runtime containerd`, a part of them runs on Debian's containerd (`./x test` fetches it) instead of the embedded runtime.
 //! At the end the cluster is removed, whatever became of the tests, and nothing of it may be left on the machine.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
@@ -12,6 +13,8 @@ mod claims;
 mod clients;
 mod cluster;
 mod commands;
+mod containerd;
+mod cri;
 mod csi;
 mod environment;
 mod garbage;
@@ -123,5 +126,37 @@ fn main() -> ExitCode {
         csi::driver::run(name);
         return ExitCode::SUCCESS;
     }
-    runner::main(tests())
+    runner::main(tests(), tests_on_others)
+}
+
+/// The tests that also run on container runtimes behind the CRI, with what concerns those alone.
+fn tests_on_others() -> Vec<Test> {
+    [
+        own(states::TESTS),
+        own(static_pods::TESTS),
+        own(lifecycle::TESTS),
+        own(probes::TESTS),
+        own(resources::TESTS),
+        both(rollout::TESTS),
+        both(commands::TESTS),
+        both_since(32, terminal::TESTS),
+        both_since(36, top::TESTS),
+        both_since(32, streams::ON_OTHERS),
+        own(streams::OWN),
+        real(streams::REAL),
+        own(registries::ON_OTHERS),
+        own(volumes::TESTS),
+        own(claims::TESTS),
+        own(environment::TESTS),
+        own(services::TESTS),
+        own(policies::TESTS),
+        own(kubelet::TESTS),
+        own(cri::TESTS),
+        alone(own(restart::ALONE)),
+        alone(own(static_pods::ALONE)),
+        alone(own(cri::ALONE)),
+        alone(own(claims::ALONE)),
+        alone(own(kills::ALONE)),
+    ]
+    .concat()
 }

@@ -19,6 +19,10 @@ pub const TESTS: &[Case] = &[
     ("registries::credential_providers", credential_providers),
 ];
 
+/// For container runtimes behind the CRI, whose messages are their own.
+pub const ON_OTHERS: &[Case] =
+    &[("registries::other_runtimes_keep_images_private", other_runtimes_keep_images_private)];
+
 /// The bcrypt hash of the password `right`.
 const HASH: &str = "$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
 const REPOSITORY: &str = "team/app";
@@ -269,4 +273,60 @@ fn serve_pods_with_secrets(s: &Story) {
     let c = s.container("down", reason("RegistryUnavailable"));
     let start = format!("image pull failed for {image} because the registry is unavailable: {address}: dial tcp ");
     assert!(c["state"]["waiting"]["message"].as_str().unwrap().starts_with(&start), "{c}");
+}
+
+/// Clauses: K03.secrets K03.always K03.if-not-present P08.err-image-pull P08.image-pull-back-off
+fn other_runtimes_keep_images_private(s: &Story) {
+    let Some(registry) = Registry::start(s) else { return };
+    let digest = registry.push_image("1");
+    let image = format!("{}/{REPOSITORY}:1", registry.address);
+    let by_digest = format!("{}/{REPOSITORY}@{digest}", registry.address);
+    let reason = |reason: &'static str| move |c: &Value| c["state"]["waiting"]["reason"] == reason;
+    let with_secret = |name: &str, image: &str, policy: &str| {
+        let mut pod = pod(name, image, policy);
+        pod["spec"]["imagePullSecrets"] = json!([{"name": "key"}]);
+        s.create("pods", pod);
+    };
+    s.create("pods", pod("none", &image, "IfNotPresent"));
+    let secret = json!({"metadata": {"name": "key"}, "type": "kubernetes.io/dockerconfigjson", "data": registry.secret("wrong")});
+    s.create("secrets", secret);
+    with_secret("private", &image, "IfNotPresent");
+    for name in ["none", "private"] {
+        let c = s.container(name, reason("ImagePullBackOff"));
+        let message = c["state"]["waiting"]["message"].as_str().unwrap().to_owned();
+        assert!(message.starts_with(&format!("Back-off pulling image \"{image}\": ErrImagePull: ")), "{message}");
+        assert!(message.contains("401 Unauthorized"), "{message}");
+    }
+    assert_eq!(registry.pulls("manifests"), 0);
+    s.ok(&["delete", "pod", "none"]);
+
+    s.patch("secrets/key", json!({"data": registry.secret("right")}));
+    s.ready("private");
+    s.logged("private", "pulled");
+    let c = s.container("private", |c| c["state"]["running"].is_object());
+    assert_eq!((&c["image"], &c["imageID"]), (&json!(image), &json!(by_digest)));
+    let message = reported(s, "private", "Pulled", &format!("Successfully pulled image \"{image}\" in "));
+    assert!(message.contains(" including waiting). Image size: ") && message.ends_with(" bytes."), "{message}");
+
+    // One that is present is for pods with the secret, and not pulled for them.
+    with_secret("present", &image, "IfNotPresent");
+    s.ready("present");
+    let present = format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+    assert_eq!(s.event("present", "Pulled"), present);
+    for (name, policy, expected) in [
+        ("present-denied", "IfNotPresent", "ErrImagePull"),
+        ("always-denied", "Always", "ErrImagePull"),
+        ("never-denied", "Never", "ErrImageNeverPull"),
+    ] {
+        s.create("pods", pod(name, &image, policy));
+        s.container(name, reason(expected));
+    }
+    with_secret("always", &image, "Always");
+    s.ready("always");
+    with_secret("digest", &by_digest, "Never");
+    s.ready("digest");
+    let node = s.until_at("/api/v1/nodes/e2e", |n| n["status"]["images"].to_string().contains(&by_digest));
+    let images = node["status"]["images"].as_array().unwrap();
+    let own = images.iter().find(|i| i["names"][0] == by_digest).unwrap();
+    assert_eq!(own["names"], json!([by_digest, image]));
 }

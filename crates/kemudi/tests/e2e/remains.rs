@@ -8,7 +8,7 @@ use std::process::Command;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Directories with an entry for each pod, below the data directory.
-const DIRECTORIES: [&str; 4] = ["runtime/pods", "node/pods", "netns", "logs"];
+const DIRECTORIES: [&str; 5] = ["runtime/pods", "cri/pods", "node/pods", "netns", "logs"];
 
 /// The cgroups of the cluster in all hierarchies: those that its processes are in. None if it has no process.
 pub fn cgroups(pids: impl Iterator<Item = u32>) -> BTreeSet<PathBuf> {

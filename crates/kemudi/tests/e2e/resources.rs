@@ -135,7 +135,10 @@ fn pods_that_exceed_local_storage_are_evicted(s: &Story) {
         let pod = s.until(&format!("pods/{name}"), |p| p["status"]["phase"] == "Failed");
         assert_eq!((&pod["status"]["reason"], &pod["status"]["message"]), (&json!("Evicted"), &json!(message)));
         let conditions = pod["status"]["conditions"].as_array().unwrap();
-        assert!(conditions.iter().all(|c| c["type"] != "DisruptionTarget"), "as upstream: the pod itself is the reason");
+        assert!(
+            conditions.iter().all(|c| c["type"] != "DisruptionTarget"),
+            "as upstream: the pod itself is the reason"
+        );
         s.event(name, "Evicted");
     }
     assert_eq!(s.get("pods/fits")["status"]["phase"], "Running");

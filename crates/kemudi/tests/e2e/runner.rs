@@ -1,7 +1,8 @@
 //! Runs the tests, a few at a time, between the start of the cluster and its end. Supports the arguments of `cargo test`:
 //! `--list`, `--exact`, `--test-threads`, and parts of names.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Engine};
+use crate::containerd::Containerd;
 use crate::story::{Story, Tool, minor};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,6 +72,8 @@ struct Arguments {
     threads: Option<usize>,
     filters: Vec<String>,
     skip: Vec<String>,
+    /// `--runtime containerd`: the tests that run on other container runtimes, on that one.
+    engine: Option<Engine>,
 }
 
 impl Arguments {
@@ -82,6 +85,7 @@ impl Arguments {
                 "--list" => a.list = true,
                 "--exact" => a.exact = true,
                 "-q" | "--quiet" => a.quiet = true,
+                "--runtime" if words.next().as_deref() == Some("containerd") => a.engine = Some(Engine::Containerd),
                 "--skip" => a.skip.extend(words.next()),
                 "--test-threads" => a.threads = words.next().and_then(|n| n.parse().ok()),
                 w if w.starts_with("--test-threads=") => a.threads = w[15..].parse().ok(),
@@ -99,8 +103,11 @@ impl Arguments {
     }
 }
 
-pub fn main(tests: Vec<Test>) -> ExitCode {
+/// Runs `tests` on the runtime of kemudi, or with `--runtime containerd` those of `on_others` on containerd.
+pub fn main(tests: Vec<Test>, on_others: impl Fn() -> Vec<Test>) -> ExitCode {
     let arguments = Arguments::read();
+    let engine = arguments.engine.unwrap_or(Engine::Embedded);
+    let tests = if engine == Engine::Embedded { tests } else { on_others() };
     let mut tests: Vec<Test> = tests.into_iter().filter(|t| arguments.selects(&t.name)).collect();
     if arguments.list {
         tests.iter().for_each(|t| println!("{}: test", t.name));
@@ -112,6 +119,10 @@ pub fn main(tests: Vec<Test>) -> ExitCode {
     }
     if !nix::unistd::geteuid().is_root() {
         println!("e2e: skipped {} tests: containers and packet rules want root", tests.len());
+        return ExitCode::SUCCESS;
+    }
+    if engine == Engine::Containerd && !Containerd::is_there() {
+        println!("e2e: skipped {} tests: there is no containerd on this machine", tests.len());
         return ExitCode::SUCCESS;
     }
     let before = tests.len();
@@ -126,7 +137,7 @@ pub fn main(tests: Vec<Test>) -> ExitCode {
         }
     }
     let started = Instant::now();
-    let cluster = match Cluster::start() {
+    let cluster = match Cluster::start(engine) {
         Ok(c) => Arc::new(c),
         Err(e) => {
             eprintln!("e2e: {e}");

@@ -51,7 +51,6 @@ const FIELDS: &[(&str, Effect)] = &[
     ("cgroupDriver", Nothing),
     ("singleProcessOOMKill", Only(&["false"])),
     ("qosReserved", Only(&["{}"])),
-    ("runtimeRequestTimeout", Nothing),
     ("hairpinMode", Nothing),
     ("podCIDR", Only(&["\"\""])),
     ("runOnce", Only(&["false"])),
@@ -88,8 +87,6 @@ const FIELDS: &[(&str, Effect)] = &[
     ("registerNode", Only(&["true"])),
     ("tracing", Nothing),
     ("localStorageCapacityIsolation", Nothing),
-    ("containerRuntimeEndpoint", Nothing),
-    ("imageServiceEndpoint", Nothing),
     ("failCgroupV1", Nothing),
     ("userNamespaces/idsPerPod", Only(&["65536"])),
 ];

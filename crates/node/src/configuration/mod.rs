@@ -174,6 +174,14 @@ pub struct KubeletConfiguration {
     pub seccomp_default: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub register_with_taints: Vec<Taint>,
+    /// Empty: the runtime in this program.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub container_runtime_endpoint: String,
+    /// Empty: that of the container runtime.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub image_service_endpoint: String,
+    /// The timeout of calls to a container runtime, and of starts of containers.
+    pub runtime_request_timeout: GoDuration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -311,12 +319,15 @@ impl Default for KubeletConfiguration {
             crash_loop_back_off: CrashLoopBackOff::default(),
             seccomp_default: false,
             register_with_taints: Vec::new(),
+            container_runtime_endpoint: String::new(),
+            image_service_endpoint: String::new(),
+            runtime_request_timeout: GoDuration::seconds(2 * 60),
         }
     }
 }
 
 /// Fields whose zero value means the default, as upstream.
-const UNSET_IF_ZERO: [&str; 19] = [
+const UNSET_IF_ZERO: [&str; 20] = [
     "imagePullCredentialsVerificationPolicy",
     "fileCheckFrequency",
     "address",
@@ -333,6 +344,7 @@ const UNSET_IF_ZERO: [&str; 19] = [
     "memoryManagerPolicy",
     "topologyManagerPolicy",
     "topologyManagerScope",
+    "runtimeRequestTimeout",
     "authentication/webhook/cacheTTL",
     "authorization/webhook/cacheAuthorizedTTL",
     "authorization/webhook/cacheUnauthorizedTTL",

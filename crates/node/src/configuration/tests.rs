@@ -183,6 +183,8 @@ fn every_field_is_accounted_for() {
         reserved_memory: vec![MemoryReservation::default()],
         shutdown_grace_period_by_pod_priority: vec![ShutdownGracePeriod::default()],
         register_with_taints: vec![Taint::default()],
+        container_runtime_endpoint: "unix:///c".into(),
+        image_service_endpoint: "unix:///i".into(),
         ..KubeletConfiguration::default()
     };
     let used = serde_json::to_value(used).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::configuration::Signal;
 use crate::node::{meminfo, most_pids, processes};
-use crate::options::Host;
+use runtime::Host;
 
 /// How the files of images, containers and pods are distributed among file systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use runtime::image::PullError;
 use supervisor::panics::caught;
 use tokio::task::AbortHandle;
 
@@ -65,9 +66,9 @@ pub(super) struct Failure {
     is_unavailable: bool,
 }
 
-impl From<&distribution::Error> for Failure {
-    fn from(error: &distribution::Error) -> Self {
-        Self { message: error.to_string(), is_unavailable: error.is_unavailable() }
+impl From<PullError> for Failure {
+    fn from(error: PullError) -> Self {
+        Self { message: error.message, is_unavailable: error.is_unavailable }
     }
 }
 

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements, ResourceStatus, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::{Container, ContainerState};
+use runtime::{Container, ContainerState, Runtime};
 
 use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
@@ -58,6 +58,26 @@ pub struct Facts<'a> {
     /// The pod has ended: nothing of it runs or will run.
     pub has_ended: bool,
     pub details: Details,
+    pub runtime: &'a RuntimeFacts,
+}
+
+/// What statuses show of the container runtime.
+#[derive(Clone, Debug)]
+pub struct RuntimeFacts {
+    pub name: String,
+    /// Whether it mounts volumes read-only with what is mounted below them.
+    pub mounts_recursively: bool,
+}
+
+impl RuntimeFacts {
+    pub fn of(runtime: &dyn Runtime) -> Self {
+        Self { name: runtime.version().0, mounts_recursively: runtime.features().recursive_read_only_mounts }
+    }
+
+    /// The id of a container as the status shows it.
+    pub fn container_id(&self, id: &str) -> String {
+        format!("{}://{id}", self.name)
+    }
 }
 
 /// How much of the specification a status repeats.
@@ -81,9 +101,13 @@ fn at(t: Option<runtime::Timestamp>) -> Option<Time> {
 }
 
 /// The volume mounts of a container, and whether read-only is recursive.
-fn mounts(requested: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>> {
+fn mounts(requested: Option<&Vec<VolumeMount>>, runtime: &RuntimeFacts) -> Option<Vec<VolumeMountStatus>> {
     let status = |m: &VolumeMount| {
-        let below = matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
+        let below = match m.recursive_read_only.as_deref() {
+            Some("Enabled") => true,
+            Some("IfPossible") => runtime.mounts_recursively,
+            _ => false,
+        };
         let below = if below { "Enabled" } else { "Disabled" };
         VolumeMountStatus {
             name: m.name.clone(),
@@ -100,13 +124,6 @@ fn user(user: &runtime::ContainerUser) -> ContainerUser {
     let groups = user.groups.iter().map(|g| i64::from(*g)).collect();
     let linux = LinuxContainerUser { uid: user.uid.into(), gid: user.gid.into(), supplemental_groups: Some(groups) };
     ContainerUser { linux: Some(linux) }
-}
-
-const RUNTIME_PREFIX: &str = "kemudi://";
-
-/// The id of a container as the status shows it.
-pub fn container_id(id: &str) -> String {
-    format!("{RUNTIME_PREFIX}{id}")
 }
 
 /// The exit code of a container that ended, and the reason.
@@ -130,7 +147,7 @@ impl Facts<'_> {
         let message = Some(messages.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
         State {
             terminated: Some(ContainerStateTerminated {
-                container_id: Some(container_id(&c.id)),
+                container_id: Some(self.runtime.container_id(&c.id)),
                 exit_code: code,
                 finished_at: at(c.finished_at),
                 message,
@@ -175,7 +192,7 @@ impl Facts<'_> {
             out.allocated_resources = resources.requests.clone();
             let actuated = newest.and_then(|c| self.actuated.get(&c.id));
             out.resources = Some(actuated.cloned().unwrap_or(resources));
-            out.volume_mounts = mounts(s.volume_mounts.as_ref());
+            out.volume_mounts = mounts(s.volume_mounts.as_ref(), self.runtime);
             out.allocated_resources_status = self.devices.get(name).cloned().filter(|all| !all.is_empty());
         }
         let waiting = self.waiting.get(name);
@@ -188,7 +205,7 @@ impl Facts<'_> {
             return out;
         };
         out.restart_count = c.attempt as i32;
-        out.container_id = Some(container_id(&c.id));
+        out.container_id = Some(self.runtime.container_id(&c.id));
         if !c.image.starts_with("sha256:")
             && let Ok(full) = runtime::image::normalize(&c.image)
         {
@@ -251,7 +268,7 @@ impl Facts<'_> {
                 s.started = None;
                 s.ready = false;
                 if self.details == Details::All {
-                    s.volume_mounts = mounts(c.volume_mounts.as_ref());
+                    s.volume_mounts = mounts(c.volume_mounts.as_ref(), self.runtime);
                 }
                 s
             })
@@ -302,7 +319,7 @@ fn phase(
         } else if let Some(code) = exit_code(s) {
             stopped += 1;
             succeeded += i32::from(code == 0);
-            let id = s.container_id.as_deref().and_then(|id| id.strip_prefix(RUNTIME_PREFIX));
+            let id = s.container_id.as_deref().and_then(|id| Some(id.split_once("://")?.1));
             let code = if id.is_some_and(|id| killed.contains(id)) { KILLED } else { code };
             restartable |= restarts(pod, c, code);
         } else if s.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {

@@ -59,6 +59,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
         devices: &BTreeMap::new(),
         has_ended,
         details: Details::All,
+        runtime: &RuntimeFacts { name: "kemudi".into(), mounts_recursively: true },
     })
 }
 

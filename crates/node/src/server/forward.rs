@@ -5,7 +5,7 @@
 use client::{KeyedLimit, Permit};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use supervisor::blocking;
@@ -13,9 +13,9 @@ use supervisor::blocking;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http::{Request, Response};
-use runtime::PodState;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use runtime::{PodState, PortForward, PortStream, Runtime};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpSocket;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 use super::coding::Coding;
 use super::{Body, Error, Handle, Query, upgrade};
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
-use crate::spdy::{Session, Stream};
+use spdy::{Session, Stream};
 
 pub(super) async fn serve(
     handle: &Handle,
@@ -54,7 +54,8 @@ pub(super) async fn serve(
         .max_by_key(|p| p.created_at);
     let Some(found) = found else { return Err(Error::Internal(format!("pod not found (\"{pod}_{ns}\")"))) };
     let target = Target {
-        namespace: found.config.netns.clone(),
+        runtime: handle.options.runtime.clone(),
+        pod: found.id.clone(),
         namespace_name: ns.to_owned(),
         forwarded: handle.forwarded.clone(),
     };
@@ -152,7 +153,7 @@ async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
     let (mut input, output) = (data.input, data.output);
     match target.connect(port).await {
         Ok((socket, _share)) => {
-            let (from, mut to) = socket.into_split();
+            let (mut from, mut to) = tokio::io::split(socket);
             let up = async {
                 while let Some(piece) = input.next().await {
                     if to.write_all(&piece).await.is_err() {
@@ -162,13 +163,10 @@ async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
                 let _ = to.shutdown().await;
             };
             let down = async {
-                // An idle connection holds no buffer.
-                while from.readable().await.is_ok() {
-                    let mut block = vec![0; BLOCK];
-                    match from.try_read(&mut block) {
-                        Ok(n @ 1..) if output.send(&block[..n]).await => {}
-                        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                        _ => break,
+                let mut block = Vec::new();
+                while let Ok(n @ 1..) = read_some(&mut from, &mut block).await {
+                    if !output.send(&block[..n]).await {
+                        break;
                     }
                 }
                 // The client waits for the end of both before it ends its half.
@@ -186,6 +184,21 @@ async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
     }
 }
 
+/// Reads what has arrived, at most [`BLOCK`] bytes. An idle connection holds no buffer.
+async fn read_some(from: &mut (impl AsyncRead + Unpin), block: &mut Vec<u8>) -> std::io::Result<usize> {
+    *block = Vec::new();
+    std::future::poll_fn(|cx| {
+        let mut bytes = vec![0; BLOCK];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        std::task::ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer))?;
+        let length = buffer.filled().len();
+        bytes.truncate(length);
+        *block = bytes;
+        std::task::Poll::Ready(Ok(length))
+    })
+    .await
+}
+
 /// Forwarded connections at a time: in all, and to pods of one namespace.
 pub(super) const FORWARDED: usize = 2048;
 pub(super) const FORWARDED_EACH: usize = 512;
@@ -193,8 +206,9 @@ pub(super) const FORWARDED_EACH: usize = 512;
 /// The pod to which connections are forwarded.
 #[derive(Clone)]
 struct Target {
-    /// Its network namespace.
-    namespace: Option<PathBuf>,
+    runtime: Arc<dyn Runtime>,
+    /// The id of its sandbox.
+    pod: String,
     /// Its namespace in the API.
     namespace_name: String,
     forwarded: Arc<KeyedLimit<String>>,
@@ -202,14 +216,17 @@ struct Target {
 
 impl Target {
     /// Connects to the pod's loopback, from inside its network.
-    async fn connect(&self, port: u16) -> std::io::Result<(TcpStream, Permit<String>)> {
+    async fn connect(&self, port: u16) -> std::io::Result<(Box<dyn PortStream>, Permit<String>)> {
         let Some(share) = self.forwarded.acquire(self.namespace_name.clone()) else {
             return Err(std::io::Error::other("too many connections are being forwarded to this namespace"));
         };
-        let namespace = self.namespace.clone();
+        let namespace = match self.runtime.forward_port(&self.pod, port).await.map_err(std::io::Error::other)? {
+            PortForward::Stream(stream) => return Ok((stream, share)),
+            PortForward::Namespace(namespace) => namespace,
+        };
         // It waits for a thread that enters the namespace.
         let socket = blocking(move || network::namespace::run_in(namespace.as_deref(), TcpSocket::new_v4)).await?;
-        Ok((socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?, share))
+        Ok((Box::new(socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?), share))
     }
 }
 
@@ -227,7 +244,7 @@ async fn run(socket: upgrade::Socket, coding: Coding, ports: Vec<u16>, target: T
         }
         match target.connect(*port).await {
             Ok((stream, share)) => {
-                let (mut from, to) = stream.into_split();
+                let (mut from, to) = tokio::io::split(stream);
                 writers.insert(data, to);
                 let sink = sink.clone();
                 readers.push(tokio::spawn(async move {

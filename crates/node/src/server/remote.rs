@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::command_status as status;
 use super::{Body, Error, upgrade};
 use crate::options::Options;
-use crate::spdy::{Input, Output, Session, Stream};
+use spdy::{Input, Output, Session, Stream};
 
 const PROTOCOLS: &[&str] = &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
 /// How long a client may take to open its streams.

@@ -86,11 +86,15 @@ pub(super) async fn summary(handle: &Handle, only_cpu_and_memory: bool) -> Resul
     let disks = if only_cpu_and_memory { Disks::Left } else { Disks::Walked };
     let all = collect(handle, disks).await?;
     let (options, started) = (handle.options.clone(), handle.known.started().to_owned());
+    let images: u64 = match only_cpu_and_memory {
+        true => 0,
+        false => options.images.list().await.unwrap_or_default().iter().map(|i| i.size).sum(),
+    };
     // It reads the machine, and encodes all pods.
     let answer = blocking(move || {
         let files = if only_cpu_and_memory { None } else { FileSystem::read(&options) };
         let pods: Vec<Value> = all.pods.iter().map(|p| pod(p, files.as_ref())).collect();
-        json(&json!({"node": node(&options, &started, &all, files.as_ref()), "pods": pods}))
+        json(&json!({"node": node(&options, &started, &all, images, files.as_ref()), "pods": pods}))
     });
     Ok(answer.await)
 }
@@ -133,7 +137,7 @@ fn pod(p: &PodUsage, files: Option<&FileSystem>) -> Value {
     out
 }
 
-fn node(options: &Options, started: &str, all: &Everything, files: Option<&FileSystem>) -> Value {
+fn node(options: &Options, started: &str, all: &Everything, images: u64, files: Option<&FileSystem>) -> Value {
     let at = meta::time::format(all.at);
     let NodeUsage { usage, rate, memory: total, pods, pods_rate, interfaces, default } = &all.node;
     let system = json!({"name": "pods", "startTime": started, "cpu": cpu(&at, pods, *pods_rate),
@@ -143,7 +147,6 @@ fn node(options: &Options, started: &str, all: &Everything, files: Option<&FileS
         "cpu": cpu(&at, usage, *rate), "memory": memory(&at, usage, Some(*total)), "swap": swap(&at, usage),
     });
     if let Some(files) = files {
-        let images: u64 = options.host.images().iter().map(|i| i.size).sum();
         out["fs"] = files.json(&at, None);
         out["runtime"] = json!({"imageFs": files.json(&at, Some((images, None)))});
         out["network"] = network(&at, default.as_ref(), interfaces);

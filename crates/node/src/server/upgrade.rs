@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::pieces::Pieces;
 use super::{Body, Error, text};
-use crate::spdy::Session;
+use spdy::Session;
 
 pub(super) type Socket = WebSocketStream<Pieces<TokioIo<Upgraded>>>;
 

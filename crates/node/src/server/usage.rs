@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use runtime::Usage;
-use runtime::{Container, ContainerState, Runtime, Timestamp};
+use runtime::{Container, ContainerState, Host, Runtime, Timestamp, Usage};
 use supervisor::blocking;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,7 +14,6 @@ use tokio::time::Instant;
 use super::{Error, Handle};
 use crate::counts::PodLabels;
 use crate::node::{meminfo, processes};
-use crate::options::Host;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// A rate is the mean over at least this many nanoseconds, once an earlier sample is so old.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Leaf, Links};
-use runtime::{DeviceRequest, Mount, MountSource, Propagation};
+use runtime::{DeviceRequest, Features, Mount, MountSource, Propagation};
 use supervisor::blocking;
 
 use super::types::{self, TYPES};
@@ -21,15 +21,16 @@ use crate::env::{Budget, expand};
 /// Volume mounts of one container. Each path is resolved twice, and containers may have made it long.
 const MAX_MOUNTS: usize = 1000;
 
-/// The mounts of container `c`. `volumes` are the paths of the pod's volumes by name; `env` is for `subPathExpr`.
+/// The mounts of container `c` in a runtime with these features. `volumes` are the paths of the pod's volumes by name; `env` is for `subPathExpr`.
 pub async fn mounts(
     pod: &Arc<Pod>,
     c: &Container,
     volumes: &BTreeMap<String, PathBuf>,
     env: &[(String, String)],
+    features: Features,
 ) -> Result<Vec<Mount>, Error> {
     let (pod, c, volumes, env) = (pod.clone(), c.clone(), volumes.clone(), env.to_owned());
-    blocking(move || find_mounts(&pod, &c, &volumes, &env)).await
+    blocking(move || find_mounts(&pod, &c, &volumes, &env, features)).await
 }
 
 pub(super) fn find_mounts(
@@ -37,6 +38,7 @@ pub(super) fn find_mounts(
     c: &Container,
     volumes: &BTreeMap<String, PathBuf>,
     env: &[(String, String)],
+    features: Features,
 ) -> Result<Vec<Mount>, Error> {
     let count = c.volume_mounts.as_ref().map_or(0, Vec::len);
     if count > MAX_MOUNTS {
@@ -73,7 +75,11 @@ pub(super) fn find_mounts(
             target: target.into(),
             read_only,
             recursive_read_only: read_only
-                && matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
+                && match m.recursive_read_only.as_deref() {
+                    Some("Enabled") => true,
+                    Some("IfPossible") => features.recursive_read_only_mounts,
+                    _ => false,
+                },
             propagation: match m.mount_propagation.as_deref() {
                 Some("HostToContainer") => Propagation::HostToContainer,
                 Some("Bidirectional") => Propagation::Bidirectional,

@@ -150,7 +150,7 @@ impl Machine {
             host: Arc::new(self.embedded.clone()),
             observer: self.observer.clone().unwrap_or_else(|| self.own_observer()),
             topology: self.topology.clone(),
-            puller: self.puller(),
+            images: Arc::new(distribution::EmbeddedImages { runtime: self.embedded.clone(), puller: self.puller() }),
             network: Some(network),
             node_namespace: Some(self.node.clone()),
             data_dir: self.data_dir(),

@@ -464,6 +464,7 @@ mod tests {
             diff_ids: Vec::new(),
             size: 0,
             access: None,
+            pinned: false,
         };
         let config =
             ContainerConfig { env: vec![("A".into(), "2".into()), ("B".into(), "3".into())], ..Default::default() };

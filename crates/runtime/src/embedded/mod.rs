@@ -217,6 +217,11 @@ impl Embedded {
         self.images().remove_leftovers(|layer| Self::user_of_layer(root, layer))
     }
 
+    /// The directory of all data.
+    pub fn root(&self) -> &Path {
+        &self.inner.root
+    }
+
     /// The image store of the runtime.
     pub fn images(&self) -> &ImageStore {
         &self.inner.images
@@ -400,6 +405,10 @@ impl Runtime for Embedded {
         self.inner.attach(container, stdin).await
     }
 
+    async fn forward_port(&self, pod: &str, _port: u16) -> Result<PortForward> {
+        Ok(PortForward::Namespace(self.inner.pod(pod)?.record.config.netns.clone()))
+    }
+
     async fn container_stats(&self, container: &str) -> Result<Stats> {
         let inner = self.inner.clone();
         let entry = inner.container(container)?;
@@ -419,5 +428,23 @@ impl Runtime for Embedded {
 
     fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.inner.events.subscribe()
+    }
+}
+
+impl Host for Embedded {
+    fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<()> {
+        Embedded::set_cgroup(self, path, resources)
+    }
+
+    fn usage(&self, path: &str) -> Usage {
+        self.cgroup_usage(path)
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        self.host_limits().complaints()
+    }
+
+    fn user_namespaces(&self) -> std::result::Result<(), String> {
+        self.host_limits().no_user_namespaces.clone().map_or(Ok(()), Err)
     }
 }

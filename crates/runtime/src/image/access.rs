@@ -106,7 +106,7 @@ impl Access {
     }
 
     /// Adds what another record allows. Drops older credentials of the same secrets.
-    fn merge(&mut self, other: Access) {
+    pub fn merge(&mut self, other: Access) {
         self.every_pod |= other.every_pod;
         for secret in other.secrets {
             self.secrets.retain(|s| !s.is_same_object(&secret));

@@ -221,7 +221,16 @@ fn build(
     let id = format!("sha256:{id}");
     let added =
         layers(store, source, blobs, &configuration, &mut made).and_then(|Layers { directories, diff_ids, size }| {
-            store.add(Image { id, names, config, layers: directories, diff_ids, size, access: source.access.clone() })
+            store.add(Image {
+                id,
+                names,
+                config,
+                layers: directories,
+                diff_ids,
+                size,
+                access: source.access.clone(),
+                pinned: false,
+            })
         });
     if added.is_err() {
         store.forget_layers(&made);

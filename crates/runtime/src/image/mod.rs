@@ -19,6 +19,7 @@ mod builtin;
 mod entries;
 mod layer;
 mod reference;
+mod service;
 mod sha256;
 mod unpack;
 mod zstd;
@@ -37,6 +38,7 @@ pub use access::{Access, AccessByRepository, PullAccount, PullSecret, PullSource
 use budget::Budget;
 pub use budget::Room;
 pub use reference::normalize;
+pub use service::{Credentials, ImageService, PullError, Pulled};
 pub(crate) use sha256::{Sha256, digest};
 
 /// Why an image was not imported, found or removed. Messages shorten texts from an archive, which have any length.
@@ -137,6 +139,9 @@ pub enum Error {
     /// The index, or a configuration or digest for it, is invalid.
     #[error("image index: {}", brief(_0))]
     Index(String),
+    /// The container runtime that has the images failed.
+    #[error("{}", brief(_0))]
+    Service(String),
 }
 
 /// The registry in the names of images that are part of this program.
@@ -217,6 +222,9 @@ pub struct Image {
     /// Who may use it, if it was pulled for a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<AccessByRepository>,
+    /// Whether the container runtime itself needs it, so that it is not removed to free space.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pinned: bool,
 }
 
 impl Image {
@@ -512,7 +520,16 @@ impl Writing<'_> {
             }
         };
         let (names, layers, diff_ids) = ([name].into(), vec![layer], vec![id.clone()]);
-        self.add(Image { id: format!("sha256:{id}"), names, config, layers, diff_ids, size, access: None })
+        self.add(Image {
+            id: format!("sha256:{id}"),
+            names,
+            config,
+            layers,
+            diff_ids,
+            size,
+            access: None,
+            pinned: false,
+        })
     }
 
     /// The directory of the layer with a digest.

@@ -6,7 +6,6 @@ use client::Severity;
 use distribution::Reference;
 use k8s_openapi::api::core::v1::Container as Spec;
 use runtime::image::{BUILTIN_REGISTRY, Error, Image, normalize};
-use supervisor::blocking;
 
 use super::{Worker, image_access};
 use crate::pod::backoff::go_milliseconds;
@@ -131,8 +130,7 @@ impl Worker {
     }
 
     pub(super) async fn find_image(&self, image: &str) -> Result<Image, Error> {
-        let (host, image) = (self.shared.options.host.clone(), image.to_owned());
-        blocking(move || host.image(&image)).await
+        self.shared.options.images.find(image).await
     }
 
     /// Reports the outcome of a pull. Returns the user of a pulled image.
@@ -183,7 +181,7 @@ impl Worker {
         let pull = async move {
             let begun = tokio::time::Instant::now();
             let pulled = image_access::pull(&options, &namespace, &full, &credentials).await;
-            pulled.map_err(|error| Failure::from(&*error)).map(|pulled| Pulled {
+            pulled.map_err(Failure::from).map(|pulled| Pulled {
                 size: pulled.image.size,
                 user: pulled.image.config.user,
                 duration: pulled.duration,

@@ -6,8 +6,7 @@
 
 use client::Severity;
 use distribution::{Credentials, Reference};
-use runtime::image::{Access, Error, Image};
-use supervisor::blocking;
+use runtime::image::{Access, Error, Image, PullError, Pulled};
 
 use super::Worker;
 use crate::options::Options;
@@ -73,9 +72,9 @@ pub(super) async fn pull(
     namespace: &str,
     image: &str,
     credentials: &[PullCredentials],
-) -> Result<distribution::Pulled, std::sync::Arc<distribution::Error>> {
+) -> Result<Pulled, PullError> {
     let plain: Vec<Credentials> = credentials.iter().map(|c| c.credentials.clone()).collect();
-    let pulled = options.puller.pull_for(namespace, image, &plain).await?;
+    let pulled = options.images.pull(namespace, image, &plain).await?;
     let access = match &pulled.credentials {
         None => Access::for_every_pod(),
         Some(used) => {
@@ -91,8 +90,7 @@ pub(super) async fn pull(
 
 /// Records who may use an image. Without the record, the registry is asked again.
 async fn record(options: &Options, image: &Image, reference: &Reference, access: Access) {
-    let (host, id, repository) = (options.host.clone(), image.id.clone(), reference.full_repository());
-    let recorded = blocking(move || host.record_image_access(&id, &repository, access)).await;
+    let recorded = options.images.record_access(&image.id, &reference.full_repository(), access).await;
     if let Err(error) = recorded {
         tracing::warn!(image = %reference, %error, "recording who may use an image failed; its registry is asked again for each pod");
     }

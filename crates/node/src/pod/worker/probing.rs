@@ -12,7 +12,7 @@ use super::events::regarding;
 use super::observe::Observed;
 use crate::pod::probes::Context;
 use crate::pod::spec::{containers, text};
-use crate::pod::status;
+use crate::pod::status::RuntimeFacts;
 use crate::probe::Names;
 
 impl Worker {
@@ -40,12 +40,13 @@ impl Worker {
         let status = &self.base.1;
         let reported: Vec<_> =
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
+        let facts = RuntimeFacts::of(&*self.shared.options.runtime);
         let spec = self.pod.spec.as_ref();
         for c in spec.into_iter().flat_map(containers) {
             let Some(running) = seen.newest.get(&c.name).filter(|r| r.state == ContainerState::Running) else {
                 continue;
             };
-            let id = status::container_id(&running.id);
+            let id = facts.container_id(&running.id);
             let before = reported.iter().find(|s| s.container_id.as_deref() == Some(id.as_str()));
             let was = |f: fn(&ContainerStatus) -> bool| before.is_some_and(|s| f(s));
             self.probes.watch(&context, c, running, was(|s| s.started == Some(true)), was(|s| s.ready));

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use client::Severity;
 use jiff::Timestamp;
-use runtime::{IdRange, PidMode, PodConfig};
+use k8s_openapi::api::core::v1::Container;
+use runtime::{IdRange, NetworkOwner, PidMode, PodConfig};
 use supervisor::blocking;
 
 use super::observe::Observed;
@@ -14,12 +15,16 @@ use super::{Worker, unless_ending};
 use crate::pod::backoff::go_duration;
 use crate::pod::holds::{FIRST_RETRY, LAST_RETRY, SANDBOX};
 use crate::pod::plan::Plan;
-use crate::pod::spec::text;
+use crate::pod::spec::{all_containers, text};
 use crate::pod::{container, files, ports};
 use crate::resources;
 
 /// The kernel's limit of host names.
 const MAX_HOSTNAME: usize = 64;
+
+fn is_privileged(container: &Container) -> bool {
+    container.security_context.as_ref().and_then(|s| s.privileged) == Some(true)
+}
 
 /// Creates a network namespace that belongs to a new user namespace.
 async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
@@ -100,14 +105,22 @@ impl Worker {
             own_users.then(|| shared.users.range(&uid)).transpose().map_err(|e| e.to_string())
         })
         .await?;
+        let owner = options.runtime.network_owner();
         let netns = match (&options.network, host_network) {
             (Some(network), false) => {
-                let own = match user_namespace {
-                    Some(range) => Some(network_of(range).await.map_err(|e| format!("user namespace: {e}"))?),
-                    None => None,
+                let (address, netns) = match owner {
+                    // Its CNI plugin attaches the namespace that it makes.
+                    NetworkOwner::Runtime => (network.reserve(&self.uid).await.map_err(|e| e.to_string())?, None),
+                    NetworkOwner::Caller => {
+                        let own = match user_namespace {
+                            Some(range) => Some(network_of(range).await.map_err(|e| format!("user namespace: {e}"))?),
+                            None => None,
+                        };
+                        let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
+                        (a.address, Some(a.namespace))
+                    }
                 };
-                let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
-                self.ip = Some(a.address.into());
+                self.ip = Some(address.into());
                 let ports = ports::host_ports(spec);
                 let published = match ports::used_by_node(&ports, &options.own_ports) {
                     Some(port) => Err(format!("port {port} is the node's own")),
@@ -117,7 +130,7 @@ impl Worker {
                     self.disconnect().await;
                     return Err(why);
                 }
-                Some(a.namespace)
+                netns
             }
             _ => options.node_namespace.clone(),
         };
@@ -149,9 +162,11 @@ impl Worker {
             attempt,
             hostname,
             netns,
+            address: self.ip.filter(|_| !host_network && owner == NetworkOwner::Runtime),
             pid,
             host_ipc: spec.host_ipc == Some(true),
             user_namespace,
+            privileged: all_containers(spec).iter().any(is_privileged),
             sysctls: sysctls.map(|s| (s.name.clone(), s.value.clone())).collect(),
             resolv_conf: Some(files::resolv_conf(&pod, &options.dns)),
             hosts: Some(hosts),

@@ -142,6 +142,9 @@ impl Runtime for Held {
     async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession> {
         self.inner.attach(container, stdin).await
     }
+    async fn forward_port(&self, pod: &str, port: u16) -> Result<PortForward> {
+        self.inner.forward_port(pod, port).await
+    }
     async fn container_stats(&self, container: &str) -> Result<Stats> {
         self.inner.container_stats(container).await
     }

@@ -1,13 +1,13 @@
 use super::*;
 use tokio::io::DuplexStream;
 
-/// A client that sends and receives frames.
-struct Client {
+/// The other side, which sends and receives frames.
+struct Peer {
     io: DuplexStream,
     headers: Writer,
 }
 
-impl Client {
+impl Peer {
     fn new() -> (Self, Session) {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         (Self { io: ours, headers: Writer::new().unwrap() }, Session::start(theirs))
@@ -46,7 +46,7 @@ impl Client {
 
 #[tokio::test]
 async fn streams_carry_data_both_ways() {
-    let (mut c, mut session) = Client::new();
+    let (mut c, mut session) = Peer::new();
     c.open(1, 0, &[("streamtype", "data"), ("port", "80")]).await;
     assert_eq!(c.next_control(SYN_REPLY).await[..4], 1u32.to_be_bytes());
     let mut s = session.accept().await.unwrap();
@@ -75,7 +75,7 @@ async fn streams_carry_data_both_ways() {
 
 #[tokio::test]
 async fn large_frames_come_in_pieces() {
-    let (mut c, mut session) = Client::new();
+    let (mut c, mut session) = Peer::new();
     c.open(1, 0, &[]).await;
     c.next_control(SYN_REPLY).await;
     let mut s = session.accept().await.unwrap();
@@ -103,7 +103,7 @@ async fn large_frames_come_in_pieces() {
 
 #[tokio::test]
 async fn pings_come_back_and_bad_streams_do_not() {
-    let (mut c, mut session) = Client::new();
+    let (mut c, mut session) = Peer::new();
     c.io.write_all(&control(PING, &9u32.to_be_bytes())).await.unwrap();
     assert_eq!(c.next_control(PING).await, 9u32.to_be_bytes());
     // Even numbers are the server's, and numbers only grow.
@@ -125,11 +125,11 @@ async fn pings_come_back_and_bad_streams_do_not() {
 
 #[tokio::test]
 async fn a_connection_is_closed_by_the_client_or_after_a_while() {
-    let (c, session) = Client::new();
+    let (c, session) = Peer::new();
     drop(c);
     session.close(Duration::from_secs(3600)).await;
     tokio::time::pause();
-    let (mut c, session) = Client::new();
+    let (mut c, session) = Peer::new();
     session.close(Duration::from_secs(10)).await;
     let mut byte = [0];
     assert_eq!(c.io.read(&mut byte).await.unwrap(), 0);
@@ -138,7 +138,7 @@ async fn a_connection_is_closed_by_the_client_or_after_a_while() {
 /// A stream that ended before it was accepted is still accepted.
 #[tokio::test]
 async fn streams_are_counted_while_they_live() {
-    let (mut c, mut session) = Client::new();
+    let (mut c, mut session) = Peer::new();
     let mut held = Vec::new();
     for n in 0..STREAMS as u32 {
         c.open(2 * n + 1, FIN, &[("streamtype", "error"), ("port", "80"), ("other", &"x".repeat(1000))]).await;
@@ -159,7 +159,7 @@ async fn streams_are_counted_while_they_live() {
 /// Unread data blocks its connection after some bytes, and no more is buffered.
 #[tokio::test(start_paused = true)]
 async fn bytes_that_wait_are_bounded() {
-    let (mut c, mut session) = Client::new();
+    let (mut c, mut session) = Peer::new();
     for id in [1, 3] {
         c.open(id, 0, &[]).await;
         c.next_control(SYN_REPLY).await;
@@ -179,4 +179,49 @@ async fn bytes_that_wait_are_bounded() {
     drop(two);
     assert_eq!(&one.input.next().await.unwrap()[..], b"behind");
     drop(sent);
+}
+
+/// Both ends of a connection, joined.
+#[tokio::test]
+async fn a_client_opens_streams() {
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let (client, mut session) = (Client::start(ours), Session::start(theirs));
+    for (n, kind) in ["error", "data"].into_iter().enumerate() {
+        let mut stream = client.open(&[("streamtype", kind), ("port", "80")]).await.unwrap();
+        let mut there = session.accept().await.unwrap();
+        assert_eq!((there.id, there.header("streamtype")), (2 * n as u32 + 1, kind));
+        assert!(stream.output.send(b"to").await && there.output.send(b"fro").await);
+        assert_eq!(&there.input.next().await.unwrap()[..], b"to");
+        assert_eq!(&stream.input.next().await.unwrap()[..], b"fro");
+        there.output.finish().await;
+        assert_eq!(stream.input.next().await, None);
+        stream.output.finish().await;
+        assert_eq!(there.input.next().await, None);
+    }
+    let mut open = client.open(&[]).await.unwrap();
+    drop(session);
+    assert_eq!(open.input.next().await, None, "the end of the connection ends its streams");
+    while client.open(&[]).await.is_some() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A server that reads nothing before its own data is read, and closes with data unread, as when a command ignores its input.
+#[tokio::test]
+async fn a_client_reads_while_it_cannot_write() {
+    let (ours, theirs) = tokio::io::duplex(1024);
+    let client = Client::start(ours);
+    let mut peer = Peer { io: theirs, headers: Writer::new().unwrap() };
+    let mut stream = client.open(&[("streamtype", "data")]).await.unwrap();
+    assert_eq!(peer.next_control(SYN_STREAM).await[..4], 1u32.to_be_bytes());
+    let output = stream.output.clone();
+    let sends = tokio::spawn(async move { while output.send(&[7; PIECE]).await {} });
+    for _ in 0..20 {
+        peer.data(1, false, &[8; PIECE]).await;
+        assert_eq!(stream.input.next().await.unwrap().len(), PIECE);
+    }
+    peer.data(1, true, b"the end").await;
+    drop(peer);
+    assert_eq!(&stream.input.next().await.unwrap()[..], b"the end");
+    sends.await.unwrap();
 }

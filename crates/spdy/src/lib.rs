@@ -1,5 +1,5 @@
-//! SPDY/3.1, the part that Kubernetes' clients use: they open streams with headers, both sides send data, and either may end its
-//! half. The server never opens a stream.
+//! SPDY/3.1, the part that Kubernetes' streaming protocols use: clients open streams with headers, both sides send data, and either
+//! may end its half. The server never opens a stream.
 //!
 //! Unread data blocks the whole connection, which slows down a fast sender. **Invariant**: the memory of a connection is bounded:
 //! streams, their headers, and bytes that wait for their readers. Window updates are sent for clients that respect windows, but the
@@ -10,6 +10,7 @@ mod headers;
 
 use bytes::{Bytes, BytesMut};
 use headers::{Headers, Reader, Writer};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ const SYN_REPLY: u32 = 2;
 const RST_STREAM: u32 = 3;
 const PING: u32 = 6;
 const GOAWAY: u32 = 7;
+const HEADERS: u32 = 8;
 const WINDOW_UPDATE: u32 = 9;
 const FIN: u8 = 1;
 
@@ -44,24 +46,55 @@ const SMALLEST: usize = 1024;
 /// Frames that may wait to be sent, and streams that may wait to be accepted.
 const PENDING: usize = 4;
 
-/// One end of a connection. Dropping it ends everything.
+/// The server's end of a connection. Dropping it ends everything.
 pub struct Session {
     incoming: mpsc::Receiver<Stream>,
-    reader: JoinHandle<()>,
-    writer: JoinHandle<()>,
+    tasks: Tasks,
 }
 
-/// A stream that the other side has opened.
+/// The client's end of a connection. Dropping it ends everything.
+pub struct Client {
+    frames: mpsc::Sender<Out>,
+    streams: Streams,
+    places: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
+    /// The number of the next stream; held until its first frame is queued, since numbers only grow.
+    next: tokio::sync::Mutex<u32>,
+    _tasks: Tasks,
+}
+
+/// The tasks of a connection, which end with it.
+struct Tasks([JoinHandle<()>; 2]);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Where the data of each stream goes.
+type Streams = Arc<Mutex<HashMap<u32, mpsc::UnboundedSender<Piece>>>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Client,
+    Server,
+}
+
+/// A stream of a connection.
 pub struct Stream {
+    /// The number of the stream in its connection.
     pub id: u32,
     headers: Headers,
+    /// The data from the other side.
     pub input: Input,
+    /// The data to the other side.
     pub output: Output,
     /// One of the streams of the connection.
     _place: OwnedSemaphorePermit,
 }
 
-/// The data that the client sends.
+/// The data that the other side sends.
 pub struct Input {
     pieces: mpsc::UnboundedReceiver<Piece>,
     /// The budget of the last piece that was returned.
@@ -71,7 +104,7 @@ pub struct Input {
 /// A piece of data, with its share of the bytes that may wait.
 type Piece = (Bytes, OwnedSemaphorePermit);
 
-/// The data to the client. Dropping it does not end the stream.
+/// The data to the other side. Dropping it does not end the stream.
 #[derive(Clone)]
 pub struct Output {
     id: u32,
@@ -79,6 +112,7 @@ pub struct Output {
 }
 
 enum Out {
+    Open(u32, Headers),
     Reply(u32),
     Data {
         id: u32,
@@ -90,33 +124,10 @@ enum Out {
 }
 
 impl Session {
+    /// Serves a connection.
     pub fn start<S: AsyncRead + AsyncWrite + Send + 'static>(io: S) -> Self {
-        let (read, write) = tokio::io::split(io);
-        let (frames, out) = mpsc::channel(PENDING);
-        let (opened, incoming) = mpsc::channel(PENDING);
-        let side = Side {
-            read,
-            frames,
-            opened,
-            streams: HashMap::new(),
-            places: Arc::new(Semaphore::new(STREAMS)),
-            unread: Arc::new(Semaphore::new(UNREAD)),
-            last: 0,
-            unsaid: 0,
-        };
-        Self {
-            incoming,
-            reader: tokio::spawn(async move {
-                if let Err(error) = side.run().await {
-                    tracing::debug!(%error, "a SPDY connection ended");
-                }
-            }),
-            writer: tokio::spawn(async move {
-                if let Err(error) = write_all(write, out).await {
-                    tracing::debug!(%error, "writing to a SPDY connection failed");
-                }
-            }),
-        }
+        let (side, write, out, incoming) = Side::new(io, Role::Server);
+        Self { incoming, tasks: side.start(write, out) }
     }
 
     /// Accepts the next stream; `None` when the connection has ended.
@@ -128,13 +139,36 @@ impl Session {
     pub async fn close(mut self, patience: Duration) {
         let end = async { while self.incoming.recv().await.is_some() {} };
         let _ = tokio::time::timeout(patience, end).await;
+        drop(self.tasks);
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.reader.abort();
-        self.writer.abort();
+impl Client {
+    /// Starts the client's side of a connection that was upgraded.
+    pub fn start<S: AsyncRead + AsyncWrite + Send + 'static>(io: S) -> Self {
+        let (side, write, out, _) = Side::new(io, Role::Client);
+        let (frames, streams) = (side.frames.clone(), side.streams.clone());
+        let (places, unread) = (side.places.clone(), side.unread.clone());
+        let tasks = side.start(write, out);
+        Self { frames, streams, places, unread, next: tokio::sync::Mutex::new(1), _tasks: tasks }
+    }
+
+    /// Opens a stream. `None` if the connection has ended, or has too many streams.
+    pub async fn open(&self, headers: &[(&str, &str)]) -> Option<Stream> {
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        let headers: Headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let (sender, pieces) = mpsc::unbounded_channel();
+        let mut next = self.next.lock().await;
+        let id = *next;
+        // Before the frame is sent: the answer may come at once.
+        self.streams.lock().insert(id, sender);
+        if self.unread.is_closed() || self.frames.send(Out::Open(id, headers.clone())).await.is_err() {
+            self.streams.lock().remove(&id);
+            return None;
+        }
+        *next += 2;
+        let output = Output { id, frames: self.frames.clone() };
+        Some(Stream { id, headers, input: Input { pieces, room: None }, output, _place: place })
     }
 }
 
@@ -179,7 +213,8 @@ struct Side<S> {
     read: ReadHalf<S>,
     frames: mpsc::Sender<Out>,
     opened: mpsc::Sender<Stream>,
-    streams: HashMap<u32, mpsc::UnboundedSender<Piece>>,
+    streams: Streams,
+    role: Role,
     places: Arc<Semaphore>,
     unread: Arc<Semaphore>,
     last: u32,
@@ -197,7 +232,43 @@ enum Error {
     Protocol(&'static str),
 }
 
-impl<S: AsyncRead + AsyncWrite> Side<S> {
+impl<S: AsyncRead + AsyncWrite + Send + 'static> Side<S> {
+    fn new(io: S, role: Role) -> (Self, WriteHalf<S>, mpsc::Receiver<Out>, mpsc::Receiver<Stream>) {
+        let (read, write) = tokio::io::split(io);
+        let (frames, out) = mpsc::channel(PENDING);
+        let (opened, incoming) = mpsc::channel(PENDING);
+        let side = Side {
+            read,
+            frames,
+            opened,
+            streams: Streams::default(),
+            role,
+            places: Arc::new(Semaphore::new(STREAMS)),
+            unread: Arc::new(Semaphore::new(UNREAD)),
+            last: 0,
+            unsaid: 0,
+        };
+        (side, write, out, incoming)
+    }
+
+    fn start(self, write: WriteHalf<S>, out: mpsc::Receiver<Out>) -> Tasks {
+        let reader = tokio::spawn(async move {
+            let (streams, unread) = (self.streams.clone(), self.unread.clone());
+            if let Err(error) = self.run().await {
+                tracing::debug!(%error, "a SPDY connection ended");
+            }
+            // All inputs end, and no stream is opened any more.
+            unread.close();
+            streams.lock().clear();
+        });
+        let writer = tokio::spawn(async move {
+            if let Err(error) = write_all(write, out).await {
+                tracing::debug!(%error, "writing to a SPDY connection failed");
+            }
+        });
+        Tasks([reader, writer])
+    }
+
     async fn run(mut self) -> Result<(), Error> {
         let mut headers = Reader::new();
         loop {
@@ -225,23 +296,40 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
                 bytes.map(|b| u32::from_be_bytes(*b)).ok_or(Error::Protocol("a control frame is too short"))
             };
             match first & 0xffff {
-                SYN_STREAM => {
+                SYN_STREAM if self.role == Role::Server => {
                     let block = frame.get(10..).ok_or(Error::Protocol("a control frame is too short"))?;
                     let read = headers.read(block)?;
                     self.open(number(0)? & 0x7fff_ffff, flags, read).await?;
                 }
-                // The server opens no streams, so replies are ignored, but their headers are part of the compressed stream.
-                SYN_REPLY | 8 => drop(headers.read(frame.get(4..).unwrap_or_default())?),
-                RST_STREAM => drop(self.streams.remove(&(number(0)? & 0x7fff_ffff))),
-                // Pings of the client have odd numbers and are echoed.
-                PING if number(0)? % 2 == 1 => self.send(Out::Control(PING, [number(0)?, 0], 1)).await?,
-                GOAWAY => tracing::trace!("the client opens no more streams"),
+                SYN_STREAM => return Err(Error::Protocol("the server opens a stream")),
+                // Nothing of a reply matters, but its headers are part of the compressed stream.
+                SYN_REPLY | HEADERS => drop(headers.read(frame.get(4..).unwrap_or_default())?),
+                RST_STREAM => drop(self.streams.lock().remove(&(number(0)? & 0x7fff_ffff))),
+                // Pings of the client have odd numbers, those of the server even ones. The other side's are echoed.
+                PING if (number(0)? % 2 == 1) == (self.role == Role::Server) => {
+                    self.send(Out::Control(PING, [number(0)?, 0], 1)).await?
+                }
+                GOAWAY => tracing::trace!("no more streams are opened"),
                 _ => {}
             }
         }
     }
 
+    /// Grants the other side as many further bytes of a stream, or of the connection (0). Servers (`moby/spdystream`) ignore windows, and a
+    /// client that waited for its turn to write could wait for ever: for a server that does not read before its own data is read.
+    async fn grant(&mut self, id: u32, bytes: u32) -> Result<(), Error> {
+        match self.role {
+            Role::Server => self.send(Out::Control(WINDOW_UPDATE, [id, bytes], 2)).await,
+            Role::Client => Ok(()),
+        }
+    }
+
     async fn send(&mut self, out: Out) -> Result<(), Error> {
+        if self.role == Role::Client {
+            // A server that has said everything may close before it has read everything.
+            let _ = self.frames.try_send(out);
+            return Ok(());
+        }
         self.frames.send(out).await.map_err(|_| Error::Protocol("the connection cannot be written to"))
     }
 
@@ -250,7 +338,7 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
             return self.send(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
         }
         self.last = id;
-        self.streams.retain(|_, s| !s.is_closed());
+        self.streams.lock().retain(|_, s| !s.is_closed());
         headers.retain(|(name, _)| KEPT.contains(&name.as_str()));
         let is_short = headers.len() <= KEPT.len() && headers.iter().all(|(_, value)| value.len() <= VALUE);
         let Some(place) = self.places.clone().try_acquire_owned().ok().filter(|_| is_short) else {
@@ -258,7 +346,7 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
         };
         let (sender, pieces) = mpsc::unbounded_channel();
         if flags & FIN == 0 {
-            self.streams.insert(id, sender);
+            self.streams.lock().insert(id, sender);
         }
         self.send(Out::Reply(id)).await?;
         let output = Output { id, frames: self.frames.clone() };
@@ -275,20 +363,20 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
             let mut piece = BytesMut::zeroed(size);
             self.read.read_exact(&mut piece).await?;
             left -= size;
-            if let Some(s) = self.streams.get(&id) {
+            if let Some(s) = self.streams.lock().get(&id) {
                 let _ = s.send((piece.freeze(), room));
             }
         }
         if flags & FIN != 0 {
-            self.streams.remove(&id);
-        } else if length > 0 && self.streams.contains_key(&id) {
-            self.send(Out::Control(WINDOW_UPDATE, [id, length], 2)).await?;
+            self.streams.lock().remove(&id);
+        } else if length > 0 && self.streams.lock().contains_key(&id) {
+            self.grant(id, length).await?;
         }
         // The connection's own window.
         self.unsaid += length;
         if self.unsaid >= PIECE as u32 {
             let n = std::mem::take(&mut self.unsaid);
-            self.send(Out::Control(WINDOW_UPDATE, [0, n], 2)).await?;
+            self.grant(0, n).await?;
         }
         Ok(())
     }
@@ -298,6 +386,14 @@ async fn write_all<S: AsyncWrite>(mut to: WriteHalf<S>, mut out: mpsc::Receiver<
     let mut headers = Writer::new()?;
     while let Some(frame) = out.recv().await {
         match frame {
+            Out::Open(id, of_stream) => {
+                let block = headers.write(&of_stream)?;
+                let mut body = id.to_be_bytes().to_vec();
+                // No associated stream, and the highest priority.
+                body.extend_from_slice(&[0; 6]);
+                body.extend_from_slice(&block);
+                to.write_all(&control(SYN_STREAM, &body)).await?;
+            }
             Out::Reply(id) => {
                 let block = headers.write(&[])?;
                 let mut body = id.to_be_bytes().to_vec();
