@@ -1,6 +1,6 @@
 //! Eviction of pods from a node that lacks memory, disk or process ids (`pkg/kubelet/eviction`).
 //!
-//! [`run`] observes the node every ten seconds. [`decide`] keeps the thresholds that are met, with their grace periods, and decides the
+//! [`run()`] observes the node every ten seconds. [`decide`] keeps the thresholds that are met, with their grace periods, and decides the
 //! node's conditions; [`rank`] orders the pods; [`message`] describes the eviction. These three are pure. Before a pod is evicted,
 //! [`reclaim`] removes dead containers and unused images. **Invariant.** At most one pod is evicted between two observations, and never a
 //! critical or static one. While the node is under pressure, it admits only pods that do not make it worse.

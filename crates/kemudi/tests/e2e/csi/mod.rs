@@ -293,7 +293,7 @@ fn a_volume_grows_while_a_pod_uses_it(s: &Story) {
     let mut claim = Value::Null;
     for _ in 0..4 {
         claim = s.eventually("the size of the claim, or half a minute", {
-            let begun = std::time::Instant::now();
+            let begun = tokio::time::Instant::now();
             move || {
                 let c = s.get("persistentvolumeclaims/data");
                 let done = c["status"]["capacity"]["storage"] == "32Mi";
