@@ -48,29 +48,6 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
-/// The name of a code, as Go's gRPC writes it.
-fn code(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
-}
-
 /// The error of a call. The cause of a connection that was not made is among the sources of the status.
 pub(crate) fn failed(status: &Status) -> Error {
     let mut text = status.message().to_owned();
@@ -83,7 +60,7 @@ pub(crate) fn failed(status: &Status) -> Error {
         source = cause.source();
     }
     Error::Service {
-        message: format!("rpc error: code = {} desc = {text}", code(status.code())),
+        message: format!("rpc error: code = {} desc = {text}", plugins::code_name(status.code())),
         is_unavailable: status.code() == Code::Unavailable,
     }
 }

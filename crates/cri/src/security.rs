@@ -9,31 +9,15 @@ use runtime::{ContainerConfig, Error, PidMode, PodConfig, Result, Seccomp};
 
 use crate::io;
 
-/// Paths that containers do not see (upstream `pkg/securitycontext`).
-const MASKED: [&str; 12] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
 /// Paths that containers cannot write.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// The masked paths, with those of each processor that exist.
-static ALL_MASKED: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let processors = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
-    let throttles = processors.map(|entry| entry.path().join("thermal_throttle")).filter(|path| path.exists());
-    let mut throttles: Vec<String> = throttles.map(|path| path.display().to_string()).collect();
-    throttles.sort();
-    MASKED.iter().map(|path| (*path).to_owned()).chain(throttles).collect()
+/// The masked paths that exist.
+static MASKED: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let existing = runtime::shim::masked_paths().into_iter().filter(|path| path.exists());
+    let mut paths: Vec<String> = existing.map(|path| path.display().to_string()).collect();
+    paths.sort();
+    paths
 });
 
 fn number(value: impl Into<i64>) -> v1::Int64Value {
@@ -111,7 +95,7 @@ pub(crate) fn container(
         }
         .into(),
         no_new_privs: security.no_new_privileges,
-        masked_paths: if masks { ALL_MASKED.clone() } else { Vec::new() },
+        masked_paths: if masks { MASKED.clone() } else { Vec::new() },
         readonly_paths: if masks { READ_ONLY.map(str::to_owned).to_vec() } else { Vec::new() },
         seccomp: Some(seccomp),
         apparmor: Some(apparmor),

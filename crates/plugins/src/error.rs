@@ -53,12 +53,12 @@ impl fmt::Display for Shown<'_> {
         let text = self.0.message();
         let shown: String = text.chars().take(MAX_MESSAGE).collect();
         let more = if shown.len() < text.len() { "…" } else { "" };
-        write!(f, "rpc error: code = {} desc = {shown}{more}", name(self.0.code()))
+        write!(f, "rpc error: code = {} desc = {shown}{more}", code_name(self.0.code()))
     }
 }
 
-/// Go's name of a code.
-fn name(code: Code) -> &'static str {
+/// The name of a code, as Go's gRPC writes it.
+pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "Canceled",

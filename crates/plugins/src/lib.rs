@@ -19,7 +19,7 @@ mod server;
 mod socket;
 
 pub use connection::{Connection, Limits, Messages};
-pub use error::Error;
+pub use error::{Error, code_name};
 pub use prost::Message;
 pub use root::KubeletRoot;
 pub use server::{Answers, Running, Server};

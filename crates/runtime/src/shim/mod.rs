@@ -52,6 +52,7 @@ use pace::LogBudget;
 use process::{PidNamespace, PodNamespaces, Role};
 use reaper::Reaper;
 pub use report::{ReportPacket, read_report};
+pub use rootfs::masked_paths;
 use streams::Streams;
 
 /// The name under which a program runs as shim, in lists of processes: that of the program that usually holds a pod's namespaces.

@@ -39,7 +39,7 @@ const MODE: Mode = Mode::from_bits_truncate(0o755);
 const DEVICES: &[(&str, u64, u64)] =
     &[("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
-/// Masked files, as kubelet requests them from CRI runtimes.
+/// Files that show the host.
 const MASKED: &[&str] = &[
     "/proc/asound",
     "/proc/acpi",
@@ -559,10 +559,12 @@ fn set_options(request: &Mount, bind: &Bind, has_devices: bool) -> Result<()> {
     Ok(())
 }
 
-/// Thermal throttling, which reveals the load of the machine.
-fn thermal_throttle() -> Vec<PathBuf> {
+/// Paths that containers do not see (upstream `pkg/securitycontext`), with the thermal throttling of each processor, which reveals the
+/// load of the machine. They may not exist.
+pub fn masked_paths() -> Vec<PathBuf> {
     let processors = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
-    processors.map(|p| p.path().join("thermal_throttle")).collect()
+    let throttles = processors.map(|p| p.path().join("thermal_throttle"));
+    MASKED.iter().map(PathBuf::from).chain(throttles).collect()
 }
 
 /// Masks files that show the host, and makes files of /proc that change it read-only.
@@ -572,7 +574,7 @@ fn mask(root: &Directory, null: &Bind) -> Result<()> {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
         Err(e) => Err(format!("masking {}: {e}", path.display())),
     };
-    for path in MASKED.iter().map(PathBuf::from).chain(thermal_throttle()) {
+    for path in masked_paths() {
         let Some(at) = find(&path)? else { continue };
         let path = path.to_string_lossy();
         let stat = fstat(&at).map_err(|e| format!("masking {path}: {e}"))?;
