@@ -160,6 +160,16 @@ pub struct KubeletOptions {
     pub seccomp_default: Option<bool>,
 }
 
+/// The configuration of a node without a file: upstream's defaults, but for a disk that the machine's other programs fill. Those of
+/// upstream would stop pods on many a laptop.
+fn without_file() -> KubeletConfiguration {
+    let mut configuration = KubeletConfiguration::default();
+    for signal in ["nodefs.available", "imagefs.available"] {
+        configuration.eviction_hard.insert(signal.into(), "5%".into());
+    }
+    configuration
+}
+
 impl KubeletOptions {
     /// The programs that return credentials for images.
     pub fn credential_plugins(&self) -> Result<Plugins, node::credentials::ConfigurationError> {
@@ -172,7 +182,7 @@ impl KubeletOptions {
     /// The configuration of the node: that of the file, with the values of flags. Warns of fields that have no effect.
     pub fn configuration(&self) -> Result<KubeletConfiguration, ConfigurationError> {
         let mut configuration = match &self.kubelet_config {
-            None => KubeletConfiguration::default(),
+            None => without_file(),
             Some(path) => {
                 let (configuration, ignored) = KubeletConfiguration::read(path)?;
                 if !ignored.is_empty() {
