@@ -93,7 +93,9 @@ fn back_off_grows(s: &Story) {
     let c = s.container("p", |c| c["restartCount"] == 1 && !c["lastState"]["terminated"].is_null());
     let first = c["lastState"]["terminated"].clone();
     let c = s.container("p", |c| c["restartCount"] == 2 && c["state"]["running"].is_null());
-    let second = &c["lastState"]["terminated"];
+    // Until the back-off begins, the state itself has the end.
+    let second =
+        [&c["state"]["terminated"], &c["lastState"]["terminated"]].into_iter().find(|t| t.is_object()).unwrap();
     let ended = moment(&second["finishedAt"]);
     let before = moment(&first["finishedAt"]);
     let waited = ended.duration_since(before).as_secs();
