@@ -12,10 +12,9 @@ use crate::io;
 /// Paths that containers cannot write.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// The masked paths that exist.
+/// The masked paths, in one order. A runtime skips those that do not exist.
 static MASKED: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let existing = runtime::shim::masked_paths().into_iter().filter(|path| path.exists());
-    let mut paths: Vec<String> = existing.map(|path| path.display().to_string()).collect();
+    let mut paths: Vec<String> = runtime::shim::masked_paths().iter().map(|path| path.display().to_string()).collect();
     paths.sort();
     paths
 });
