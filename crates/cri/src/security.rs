@@ -1,6 +1,7 @@
 //! Security settings in the messages of the interface.
 
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use k8s_cri::v1;
@@ -12,9 +13,11 @@ use crate::io;
 /// Paths that containers cannot write.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// The masked paths, in one order. A runtime skips those that do not exist.
+/// The masked paths. Of those of processors only what exists, because runc fails for a path below a file.
 static MASKED: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let mut paths: Vec<String> = runtime::shim::masked_paths().iter().map(|path| path.display().to_string()).collect();
+    let is_maskable = |path: &PathBuf| path.exists() || !path.starts_with("/sys/devices/system/cpu");
+    let paths = runtime::shim::masked_paths().into_iter().filter(is_maskable);
+    let mut paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
     paths.sort();
     paths
 });
