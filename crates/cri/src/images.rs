@@ -33,7 +33,7 @@ impl Records {
         self.images.get(id).cloned().or(is_new.then(AccessByRepository::default))
     }
 
-    /// Records images that interrupted pulls have left, so that their registry is asked again.
+    /// Records images that interrupted pulls have left, so that they are pulled again.
     fn settle<'a>(&mut self, ids: impl Iterator<Item = &'a str>) {
         let Some(before) = self.before.take() else { return };
         for id in ids.filter(|id| !before.contains(*id)) {

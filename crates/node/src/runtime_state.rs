@@ -38,7 +38,7 @@ impl RuntimeState {
         let status = match runtime.status().await {
             Ok(status) => status,
             Err(error) => {
-                tracing::warn!(%error, "the container runtime does not report its state; it is asked again");
+                tracing::warn!(%error, "the container runtime does not report its state; retrying");
                 return;
             }
         };

@@ -141,8 +141,8 @@ pub struct Devices {
     classes: HashMap<Arc<str>, Arc<Entry<DeviceClassInfo>>>,
     /// The classes that offer an extended resource, by its name (`spec.extendedResourceName`).
     by_resource: HashMap<Box<str>, BTreeSet<Arc<str>>>,
-    /// The claims for extended resources, by the UID of the pod.
-    for_extended_resources: HashMap<Arc<str>, Key>,
+    /// The claims for extended resources, by namespace and UID of the pod. An owner in another namespace counts as none.
+    for_extended_resources: HashMap<(Arc<str>, Arc<str>), Key>,
     slices: BTreeMap<Arc<str>, Arc<Entry<SliceInfo>>>,
     /// The slices of each pool.
     pools: BTreeMap<PoolKey, BTreeSet<Arc<str>>>,
@@ -171,7 +171,8 @@ impl Devices {
                 self.in_use.add(&o.view.allocation);
                 self.by_uid.insert(o.meta.uid.clone(), o.key());
                 if let Some(owner) = o.meta.controller().filter(|_| o.view.is_for_extended_resources) {
-                    self.for_extended_resources.insert(owner.uid.clone(), o.key());
+                    let pod = (o.meta.namespace.clone(), owner.uid.clone());
+                    self.for_extended_resources.insert(pod, o.key());
                 }
                 self.claims.insert(o.key(), o);
             }
@@ -281,8 +282,8 @@ impl Devices {
     }
 
     /// The claim that the scheduler made for the extended resources of a pod.
-    pub fn claim_for_extended_resources(&self, pod: &str) -> Option<&Arc<DeviceClaim>> {
-        self.claims.get(self.for_extended_resources.get(pod)?)
+    pub fn claim_for_extended_resources(&self, namespace: &Arc<str>, pod: &Arc<str>) -> Option<&Arc<DeviceClaim>> {
+        self.claims.get(self.for_extended_resources.get(&(namespace.clone(), pod.clone()))?)
     }
 
     pub fn selectors(&self) -> &Selectors {

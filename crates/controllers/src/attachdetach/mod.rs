@@ -51,7 +51,7 @@ struct Controller {
     unneeded: Mutex<BTreeMap<(String, String), Timestamp>>,
     /// Attachments that have succeeded, or failed with a message, and are not reported yet.
     news: Mutex<BTreeMap<(String, String), Option<Box<str>>>>,
-    /// Pods that were told that a volume is on another node.
+    /// Volumes and nodes whose pods have the event that the volume is on another node.
     blocked: Mutex<BTreeSet<(String, String)>>,
 }
 

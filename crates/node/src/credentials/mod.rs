@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use meta::Clock;
 use parking_lot::Mutex;
 use runtime::image::{PullAccount, PullSource};
+use tokio::sync::Semaphore;
 
 pub use configuration::ConfigurationError;
 use configuration::{CacheType, Provider};
@@ -27,6 +28,8 @@ use crate::volumes::token::Tokens;
 
 /// The most responses of one program that are kept.
 const MOST_KEPT: usize = 1_000;
+/// How often one program runs at a time: users decide how many pods start together.
+const MOST_RUNNING: usize = 8;
 
 /// Reads service accounts for programs that act for them.
 #[async_trait::async_trait]
@@ -71,6 +74,7 @@ pub struct Providers {
 struct Cached {
     provider: Provider,
     program: PathBuf,
+    running: Semaphore,
     kept: Mutex<HashMap<Key, Kept>>,
 }
 
@@ -82,7 +86,7 @@ struct Kept {
     until: Timestamp,
 }
 
-/// What a program is told of a service account.
+/// The service account for which a program returns credentials.
 #[derive(Default)]
 struct Identity {
     account: Option<PullAccount>,
@@ -95,7 +99,12 @@ struct Identity {
 impl Providers {
     /// `accounts` and `tokens` are those of the pods' service accounts.
     pub fn new(plugins: Plugins, clock: Arc<dyn Clock>, accounts: Arc<dyn Accounts>, tokens: Arc<dyn Tokens>) -> Self {
-        let cached = |(provider, program)| Cached { provider, program, kept: Mutex::default() };
+        let cached = |(provider, program)| Cached {
+            provider,
+            program,
+            running: Semaphore::new(MOST_RUNNING),
+            kept: Mutex::default(),
+        };
         Self { all: plugins.0.into_iter().map(cached).collect(), clock, accounts, tokens }
     }
 
@@ -135,6 +144,7 @@ impl Providers {
     ) -> Result<(Option<PullAccount>, BTreeMap<String, Credentials>), String> {
         let Some(identity) = self.identity(&cached.provider, pod).await? else { return Ok((None, BTreeMap::new())) };
         let registry = image.split('/').next().unwrap_or_default().to_owned();
+        let _turn = cached.running.acquire().await.map_err(|e| e.to_string())?;
         let now = self.clock.now();
         for place in [image.to_owned(), registry.clone(), String::new()] {
             if let Some(kept) = cached.kept.lock().get(&(place, identity.key.clone())).filter(|k| now <= k.until) {
@@ -166,7 +176,7 @@ impl Providers {
         Ok((identity.account, auth))
     }
 
-    /// What a program is told of the pod's service account. None if the program is not for this pod.
+    /// The service account of the pod, with a token. None if the program is not for this pod.
     async fn identity(&self, provider: &Provider, pod: &Pod) -> Result<Option<Identity>, String> {
         let Some(attributes) = &provider.token_attributes else { return Ok(Some(Identity::default())) };
         let m = &pod.metadata;

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MOST_OUTPUT: u64 = 1 << 20;
 const MOST_ERRORS: u64 = 4 << 10;
 
-/// What a program is asked.
+/// The content of a `CredentialProviderRequest`.
 pub struct Request<'a> {
     pub image: &'a str,
     /// Empty: it gets no token.

@@ -52,7 +52,7 @@ pub struct RegisterRequest {
     /// The extended resource.
     #[prost(string, tag = "3")]
     pub resource_name: String,
-    /// The options, which are asked for as well.
+    /// The options, which `GetDevicePluginOptions` returns, too.
     #[prost(message, optional, tag = "4")]
     pub options: Option<PluginOptions>,
 }

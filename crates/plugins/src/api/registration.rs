@@ -1,5 +1,5 @@
-//! `pluginregistration.v1` of the kubelet (`k8s.io/kubelet/pkg/apis/pluginregistration/v1`): a plugin answers what it is, and is told
-//! whether the kubelet accepts it.
+//! `pluginregistration.v1` of the kubelet (`k8s.io/kubelet/pkg/apis/pluginregistration/v1`): a plugin
+//! returns what it is, and receives whether the kubelet accepts it.
 
 use super::Method;
 

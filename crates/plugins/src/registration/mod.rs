@@ -48,10 +48,10 @@ pub struct Plugin {
 /// What happens to plugins of one type. The methods may take long: a plugin has a task of its own.
 #[async_trait::async_trait]
 pub trait Handler: Send + Sync {
-    /// Errors with the reason, which the plugin is told, if the plugin cannot be used.
+    /// Errors if the plugin cannot be used, with the reason that the plugin receives.
     fn validate(&self, plugin: &Plugin) -> Result<(), String>;
 
-    /// Begins to use the plugin. Errors with the reason, which the plugin is told; it is tried again later.
+    /// Begins to use the plugin. An error is the reason that the plugin receives; it is tried again later.
     async fn register(&self, plugin: &Plugin) -> Result<(), String>;
 
     /// Ends the use of a registered plugin whose socket is gone. Another plugin may have registered under its name meanwhile.

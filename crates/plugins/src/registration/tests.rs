@@ -66,7 +66,7 @@ impl Handler for Noted {
 struct Lab {
     directory: TempDir,
     handler: Arc<Noted>,
-    /// What plugins were told.
+    /// The outcomes that plugins received.
     told: Arc<Noted>,
     follower: AbortHandle,
 }

@@ -96,7 +96,7 @@ impl Extended {
         if !resources.iter().any(|(name, amount)| *amount > 0 && devices.class_of_resource(name).is_some()) {
             return Ok(Self::None);
         }
-        if let Some(claim) = devices.claim_for_extended_resources(&pod.meta.uid) {
+        if let Some(claim) = devices.claim_for_extended_resources(&pod.meta.namespace, &pod.meta.uid) {
             return Ok(Self::Stale(claim.clone()));
         }
         let spec = pod.decode::<RawPod>()?.spec;
@@ -320,6 +320,24 @@ mod tests {
         // Every class has a resource of its own.
         let implicit = json!({"containers": [{"name": "a", "resources": {"requests": {"deviceclass.resource.kubernetes.io/gpu": "1"}}}]});
         check(implicit, &["container-0-request-0 gpu 1"], &["a container-0-request-0"]);
+    }
+
+    /// A claim of another namespace that names the pod as its owner kept it from being scheduled.
+    #[test]
+    fn claims_of_other_namespaces_do_not_concern_a_pod() {
+        let mut devices = devices(&[class("gpu", "2026-01-01T00:00:00Z", Some("example.com/gpu"))]);
+        let mut stale_after = |namespace: &str| {
+            let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true});
+            devices.set(crate::devices::DeviceObject::Claim(entry(
+                &json!({"metadata": {"name": "c", "namespace": namespace,
+                "uid": namespace, "annotations": {EXTENDED_RESOURCE_CLAIM: "true"}, "ownerReferences": [owner]}}),
+            )));
+            let requests = json!({"requests": {"example.com/gpu": "1"}});
+            let pod = pod(json!({"containers": [{"name": "c", "resources": requests}]}));
+            matches!(Extended::of(&pod, &devices), Ok(Extended::Stale(_)))
+        };
+        assert!(!stale_after("other"));
+        assert!(stale_after("n"));
     }
 
     #[test]
