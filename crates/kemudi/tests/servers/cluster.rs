@@ -61,6 +61,21 @@ impl Process {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     }
 
+    /// Waits until no thread of the process runs any more, after a `SIGSTOP`: a thread on another
+    /// core stops a moment later than the signal is sent.
+    pub fn until_stopped(&self) {
+        let tasks = format!("/proc/{}/task", self.child.as_ref().unwrap().id());
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = task.and_then(|t| std::fs::read_to_string(t.path().join("stat"))).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+        };
+        let end = Instant::now() + PATIENCE;
+        while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
+            assert!(Instant::now() < end, "the process stops");
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits for the end of the process; its exit code.
     pub fn wait(&mut self) -> Option<i32> {
         self.child.take().unwrap().wait().unwrap().code()

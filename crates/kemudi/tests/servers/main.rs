@@ -285,12 +285,14 @@ async fn an_etcd_that_fails_is_reported_and_returns() {
 
     // Slow: it answers nothing for a while, and requests wait.
     etcd.members[0].signal(Signal::SIGSTOP);
+    etcd.members[0].until_stopped();
     let api = maps(&client);
     let waiting = tokio::spawn(async move { api.get("kept").await });
     tokio::time::timeout(Duration::from_millis(500), std::future::pending::<()>()).await.unwrap_err();
-    assert!(!waiting.is_finished());
+    let early = waiting.is_finished();
     etcd.members[0].signal(Signal::SIGCONT);
-    assert!(waiting.await.unwrap().is_ok());
+    let read = waiting.await.unwrap();
+    assert!(!early && read.is_ok(), "answered while etcd was stopped: {early}; {read:?}");
 
     // Gone: an error that says so, readiness fails, and it is used again when it is back.
     etcd.members[0].kill();

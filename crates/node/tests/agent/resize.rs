@@ -193,12 +193,14 @@ async fn a_new_agent_restores_limits() {
     m.embedded.update_container(&id, wide).await.unwrap();
     assert_eq!(m.limits(&format!("{pod}/{id}")).1, 96);
     m.start().await;
+    let limits = || (m.limits(&format!("{pod}/{id}")), m.limits(&pod));
+    let requested = ((10_000, 64), (10_000, 64));
     for _ in 0..3000 {
-        if m.limits(&pod) == (10_000, 64) {
+        if limits() == requested {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    assert_eq!((m.limits(&format!("{pod}/{id}")), m.limits(&pod)), ((10_000, 64), (10_000, 64)));
+    assert_eq!(limits(), requested);
     m.finish().await;
 }
