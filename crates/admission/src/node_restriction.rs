@@ -2,7 +2,7 @@
 
 use crate::certificates::common_name;
 use crate::{Operation, Plugin, Review, mirror_pod};
-use meta::{GroupResource, Object, Status, Value};
+use meta::{GroupResource, Object, Quantity, Status, Value};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -340,13 +340,13 @@ impl Request<'_> {
         let allowed = self.review.subresource.is_empty()
             && match self.review.operation {
                 Operation::Create => is_own(self.object) && self.object.is_some_and(|o| self.is_for_selected_claim(o)),
-                // Finalizers only.
+                // Finalizers, and a larger capacity.
                 Operation::Update => {
                     let same = |path: &[&str]| {
                         self.object.and_then(|o| o.at(path)) == self.review.old.and_then(|o| o.at(path))
                     };
                     let metadata = ["annotations", "labels", "ownerReferences"];
-                    is_own(self.review.old) && same(&["spec"]) && metadata.iter().all(|f| same(&["metadata", f]))
+                    is_own(self.review.old) && self.only_grows() && metadata.iter().all(|f| same(&["metadata", f]))
                 }
                 Operation::Delete => is_own(self.review.old),
                 Operation::Connect => false,
@@ -355,6 +355,19 @@ impl Request<'_> {
             return Ok(());
         }
         self.no("can only write PersistentVolumes that are directories of the requesting node")
+    }
+
+    /// Whether the specification of a volume stays the same, but for a capacity that is not smaller.
+    fn only_grows(&self) -> bool {
+        const CAPACITY: [&str; 3] = ["spec", "capacity", "storage"];
+        let (Some(new), Some(old)) = (self.object, self.review.old) else { return false };
+        let size = |o: &Object| o.str_at(&CAPACITY).and_then(|q| Quantity::parse(q).ok());
+        let rest = |o: &Object| {
+            let mut o = o.clone();
+            o.remove(&CAPACITY);
+            o.at(&["spec"]).cloned()
+        };
+        rest(new) == rest(old) && size(new) >= size(old)
     }
 
     /// Whether the claim of a volume is the one that the name of the volume says, and waits for a volume of this node.

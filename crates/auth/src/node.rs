@@ -14,6 +14,8 @@ use stored::{Views, encode};
 
 /// The role of every node.
 const ROLE: &str = "system:node";
+/// The provisioner of nodes: its volumes are on the node that the scheduler has selected for the claim.
+const NODE_PROVISIONER: &str = "kemudi.local/directory";
 const LEASES: &str = "kube-node-lease";
 /// Maximum size of the cache of names, in bytes.
 const KEPT: usize = 32 << 20;
@@ -74,7 +76,11 @@ impl NodeAuthorizer {
         };
         let no = |why: &str| Relation::Unrelated(why.into());
         match (&*a.resource, &*a.subresource, &*a.verb) {
-            ("persistentvolumeclaims", "status", "update" | "patch") => {}
+            ("persistentvolumeclaims", "status", "update" | "patch") => {
+                // The provisioner of a node records how its volumes grow, also while no pod uses them.
+                let relation = |r: &Related<'_>, a: &Attributes| relation(r, a) || r.has_provisioned(a);
+                return self.related(node, a, relation);
+            }
             ("persistentvolumeclaims", "status", _) => return no("can only get/update/patch this type"),
             ("secrets" | "configmaps", "", "get" | "list" | "watch") if !a.namespace.is_empty() => {}
             ("secrets" | "configmaps", "", "get" | "list" | "watch") => {
@@ -276,6 +282,14 @@ impl Related<'_> {
         in_place::run(Lane::Views, claims * CLAIM, || {
             pods.iter().any(|(namespace, p)| p.claims.iter().any(|c| bound(namespace, c) == Some(true)))
         })
+    }
+
+    /// Whether the provisioner of the node makes the volume of the claim.
+    fn has_provisioned(&self, a: &Attributes) -> bool {
+        let Some(claim) = self.entry("persistentvolumeclaims", &a.namespace, &a.name) else { return false };
+        let annotation = |key: &str| text_of(&claim, &["metadata", "annotations", key]);
+        annotation("volume.kubernetes.io/selected-node").is_some_and(|n| n == self.node)
+            && annotation("volume.kubernetes.io/storage-provisioner").is_some_and(|p| p == NODE_PROVISIONER)
     }
 
     fn uses_volume(&self, name: &str) -> bool {

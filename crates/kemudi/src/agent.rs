@@ -266,6 +266,8 @@ pub async fn start(
     let data_dir = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?;
     share_mounts(&data_dir);
     let volumes = data_dir.join("volumes");
+    let file_volumes = Arc::new(node::FileVolumes::new(volumes.clone(), data_dir.join("pods")));
+    file_volumes.recover().await;
     let gate = network.gate();
     gate.close();
     let host = containers.host;
@@ -288,6 +290,7 @@ pub async fn start(
         network: Some(network.clone()),
         node_namespace: None,
         data_dir,
+        file_volumes: file_volumes.clone(),
         kubelet_root: config.kubelet_root.clone(),
         cdi_directories: node::CDI_DIRECTORIES.map(PathBuf::from).into(),
         log_dir,
@@ -319,6 +322,7 @@ pub async fn start(
         informers: environment.informers.clone(),
         node_name: config.node_name.clone(),
         directory: volumes,
+        files: file_volumes,
         clock: environment.clock.clone(),
         shutdown: environment.shutdown.clone(),
     };
@@ -413,8 +417,9 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
         PodNetwork::purge(&config.network()).await?;
     }
     // Volumes of pods that were not terminated.
-    runtime::beneath::unmount_below(data_dir).map_err(|source| Error::File { path: data_dir.to_owned(), source })?;
-    Ok(())
+    let failed = |source| Error::File { path: data_dir.to_owned(), source };
+    runtime::beneath::unmount_below(data_dir).map_err(failed)?;
+    runtime::loop_device::detach_all(&data_dir.join("node/volumes")).map_err(failed)
 }
 
 /// Kills all processes of a node's pods, as if its machine had lost its power. Its agent does not run.

@@ -80,11 +80,20 @@ async fn priority_classes(registry: &Registry) -> Result<(), Status> {
     Ok(())
 }
 
-/// The default storage class: directories of the node.
+/// The default storage class: file systems of the size of their claims. Directories, whose size nothing limits, if this machine cannot
+/// make file systems.
 async fn storage_class(registry: &Registry) -> Result<(), Status> {
+    let obstacle = supervisor::blocking(|| node::file_volume_obstacle(node::Format::Ext4)).await;
+    if let Some(why) = &obstacle {
+        tracing::warn!(
+            "volumes of the StorageClass {STORAGE_CLASS} are directories without a limit of their size: {why}"
+        );
+    }
+    let kind = if obstacle.is_none() { "file" } else { "directory" };
     let annotations = json!({"storageclass.kubernetes.io/is-default-class": "true"});
     let class = json!({"metadata": {"name": STORAGE_CLASS, "annotations": annotations},
-        "provisioner": node::PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"});
+        "provisioner": node::PROVISIONER, "parameters": {"type": kind}, "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true});
     create(registry, "storage.k8s.io", "v1", "storageclasses", class).await
 }
 

@@ -4,10 +4,9 @@
 pub const MISSING: &[(&str, &str)] = &[
     ("Ingresses, Gateways", "stored; no traffic is served"),
     (
-        "sizes and growth of provisioned volumes",
-        "the default class provisions directories without a limit of their size, and claims do not grow",
+        "snapshots and copies of provisioned volumes",
+        "CSI drivers bring snapshots of their own; the default class has none, and refuses claims with a data source",
     ),
-    ("snapshots of provisioned volumes", "CSI drivers bring snapshots of their own; the default class has none"),
     ("network volumes but NFS and CSI", "pods that mount them wait, with an event"),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
 ];

@@ -140,7 +140,12 @@ impl Agent {
                 usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
                 Arc::new(ClaimReader { client: client.clone(), node_name: options.node_name.clone() }),
             )
-            .with_plugins(Plugins { root: root.clone(), csi: csi.clone() }),
+            .with_plugins(Plugins {
+                root: root.clone(),
+                csi: csi.clone(),
+                files: options.file_volumes.clone(),
+                usages: known.volumes.clone(),
+            }),
             users: Arc::new(users),
             services: informers.typed::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),

@@ -17,6 +17,7 @@ use crate::pod::probes::Kind;
 use crate::runtime_state::RuntimeState;
 use crate::shutdown::Shutdown;
 use crate::static_pods::StaticPods;
+use crate::volumes::usage::VolumeUsages;
 
 /// Go's default buckets.
 const SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -109,6 +110,7 @@ pub(crate) struct Known {
     pub static_pods: Arc<StaticPods>,
     pub shutdown: Shutdown,
     pub evictions: Evictions,
+    pub volumes: Arc<VolumeUsages>,
     pub runtime: RuntimeState,
     begun: Instant,
     /// When the agent was made, on the monotonic clock.
@@ -130,6 +132,7 @@ impl Known {
             static_pods: Arc::default(),
             shutdown: Shutdown::default(),
             evictions: Evictions::default(),
+            volumes: Arc::default(),
             runtime: RuntimeState::default(),
             begun: Instant::now(),
             started: meta::time::format(now),

@@ -14,6 +14,7 @@ use runtime::{Host, Runtime};
 use crate::affinity::TopologySource;
 use crate::configuration::KubeletConfiguration;
 use crate::eviction::NodeObserver;
+use crate::file_volumes::FileVolumes;
 use crate::pod::files::DnsOptions;
 use crate::pod::sysctls::Allowlist;
 use crate::static_pods::PodDecoder;
@@ -40,6 +41,8 @@ pub struct Options {
     pub node_namespace: Option<PathBuf>,
     /// The directory of pods, volumes and plugins: an absolute path without links.
     pub data_dir: PathBuf,
+    /// Volumes in files, which the provisioner makes.
+    pub file_volumes: Arc<FileVolumes>,
     /// The path by which pods and plugins know that directory (`/var/lib/kubelet`).
     pub kubelet_root: PathBuf,
     /// The directories of specifications of CDI devices; a later one wins.

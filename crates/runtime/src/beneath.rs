@@ -9,7 +9,7 @@
 mod mounts;
 mod trees;
 
-pub use mounts::{bind_to_itself, is_mount_point, mounts_below, share, unmount_below};
+pub use mounts::{bind_to_itself, is_mount_point, mounts_below, mounts_of_device, share, unmount_below};
 pub use trees::{disk_usage, each_directory, give_to_group, remove_directories, remove_tree, remove_tree_at};
 
 use std::ffi::{OsStr, OsString};

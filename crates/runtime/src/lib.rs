@@ -20,6 +20,7 @@ mod devices;
 pub mod embedded;
 pub mod host;
 pub mod image;
+pub mod loop_device;
 pub mod memory;
 pub mod open_files;
 mod program;

@@ -1,4 +1,4 @@
-//! Claims and persistent volumes: provisioned directories, volumes of administrators, and pods that wait for them.
+//! Claims and persistent volumes: provisioned ones, volumes of administrators, and pods that wait for them.
 
 use crate::runner::Case;
 use crate::story::{Story, condition};
@@ -7,10 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 pub const TESTS: &[Case] = &[
-    (
-        "claims::provisioned_directories_live_as_long_as_their_claim",
-        provisioned_directories_live_as_long_as_their_claim,
-    ),
+    ("claims::provisioned_volumes_live_as_long_as_their_claim", provisioned_volumes_live_as_long_as_their_claim),
     ("claims::volumes_of_administrators_are_mounted", volumes_of_administrators_are_mounted),
     ("claims::ephemeral_volumes_go_with_their_pod", ephemeral_volumes_go_with_their_pod),
     ("claims::pods_wait_for_what_cannot_be_mounted", pods_wait_for_what_cannot_be_mounted),
@@ -24,8 +21,8 @@ fn volume_path(name: &str) -> String {
     format!("/api/v1/persistentvolumes/{name}")
 }
 
-/// The default class, and the directory of the volume that a claim is bound to.
-fn directory(s: &Story, claim: &str) -> (String, PathBuf) {
+/// The name of the volume that a claim is bound to, and its file.
+fn file(s: &Story, claim: &str) -> (String, PathBuf) {
     let bound = s.until(&format!("persistentvolumeclaims/{claim}"), |c| c["status"]["phase"] == "Bound");
     let name = bound["spec"]["volumeName"].as_str().unwrap().to_owned();
     let volume = s.get_at(&volume_path(&name));
@@ -56,13 +53,12 @@ fn stateful_set(s: &Story) {
 }
 
 /// Clauses: C08.claims P02.persistent
-fn provisioned_directories_live_as_long_as_their_claim(s: &Story) {
+fn provisioned_volumes_live_as_long_as_their_claim(s: &Story) {
     let class = s.get_at("/apis/storage.k8s.io/v1/storageclasses/local");
     assert_eq!(class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"], "true");
     stateful_set(s);
-    let (name, path) = directory(s, "data-db-0");
-    assert_eq!(path.file_name().unwrap().to_str(), Some(&*name));
-    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+    let (name, path) = file(s, "data-db-0");
+    assert_eq!(path.file_name().unwrap().to_str(), Some(&*format!("{name}.img")));
     s.sh("db-0", "echo kept > /data/file");
     let before = s.get("pods/db-0")["metadata"]["uid"].clone();
     s.ok(&["delete", "pod", "db-0"]);
@@ -76,7 +72,7 @@ fn provisioned_directories_live_as_long_as_their_claim(s: &Story) {
     // The claim stays while a pod uses it, then takes volume and data with it.
     s.ok(&["delete", "pvc", "data-db-0", "--wait=false"]);
     assert!(s.get("persistentvolumeclaims/data-db-0")["metadata"]["deletionTimestamp"].is_string());
-    assert!(path.join("file").exists());
+    assert!(path.exists());
     s.ok(&["delete", "statefulset", "db"]);
     s.gone("persistentvolumeclaims/data-db-0");
     s.until_at(&volume_path(&name), Value::is_null);
@@ -130,8 +126,8 @@ fn ephemeral_volumes_go_with_their_pod(s: &Story) {
     s.shell_pod("p", FOREVER, json!({"volumes": volumes}), json!({"volumeMounts": mounts}));
     s.ready("p");
     s.sh("p", "echo x > /scratch/file");
-    let (name, path) = directory(s, "p-scratch");
-    assert!(path.join("file").exists());
+    let (name, path) = file(s, "p-scratch");
+    assert!(path.exists());
     s.ok(&["delete", "pod", "p"]);
     s.gone("persistentvolumeclaims/p-scratch");
     s.until_at(&volume_path(&name), Value::is_null);
@@ -178,7 +174,7 @@ fn pods_wait_for_what_cannot_be_mounted(s: &Story) {
 /// Clauses: C08.claims P02.persistent
 fn data_survives_a_killed_server(s: &Story) {
     stateful_set(s);
-    let (name, path) = directory(s, "data-db-0");
+    let (name, path) = file(s, "data-db-0");
     s.sh("db-0", "echo kept > /data/file");
     s.ok(&["delete", "pod", "db-0", "--wait=false"]);
     s.cluster.kill();
@@ -200,6 +196,7 @@ fn data_survives_a_killed_server(s: &Story) {
     assert!(!path.exists());
     assert!(s.get_at(class).is_null(), "it was deleted");
     let metadata = json!({"name": "local", "annotations": given["metadata"]["annotations"]});
-    let again = json!({"metadata": metadata, "provisioner": given["provisioner"], "volumeBindingMode": given["volumeBindingMode"]});
+    let again = json!({"metadata": metadata, "provisioner": given["provisioner"], "parameters": given["parameters"],
+        "volumeBindingMode": given["volumeBindingMode"], "allowVolumeExpansion": given["allowVolumeExpansion"]});
     s.post("/apis/storage.k8s.io/v1/storageclasses", again);
 }

@@ -141,6 +141,10 @@ impl Cluster {
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         left.extend(mounts.lines().filter(|l| l.contains(&data)).map(|l| format!("mount {l}")));
+        let loops =
+            fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|d| d.path().join("loop/backing_file"));
+        let files = loops.filter_map(|f| fs::read_to_string(f).ok()).filter(|f| f.contains(&data));
+        left.extend(files.map(|f| format!("loop device of {f}")));
         if Path::new(&data).exists() {
             left.push(data);
         }

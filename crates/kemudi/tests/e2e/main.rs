@@ -45,6 +45,7 @@ mod runner;
 mod server_side;
 mod services;
 mod sidebyside;
+mod sized_volumes;
 mod states;
 mod static_pods;
 mod story;
@@ -100,6 +101,7 @@ fn tests() -> Vec<Test> {
         own(registries::TESTS),
         own(volumes::TESTS),
         own(claims::TESTS),
+        own(sized_volumes::TESTS),
         own(csi::TESTS),
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),
@@ -112,6 +114,7 @@ fn tests() -> Vec<Test> {
         alone(own(static_pods::ALONE)),
         alone(own(node_shutdown::ALONE)),
         alone(own(claims::ALONE)),
+        alone(own(sized_volumes::ALONE)),
         alone(own(csi::ALONE)),
         alone(own(kills::ALONE)),
     ]
@@ -147,6 +150,7 @@ fn tests_on_others() -> Vec<Test> {
         own(registries::ON_OTHERS),
         own(volumes::TESTS),
         own(claims::TESTS),
+        own(sized_volumes::TESTS),
         own(environment::TESTS),
         own(services::TESTS),
         own(policies::TESTS),
@@ -156,6 +160,7 @@ fn tests_on_others() -> Vec<Test> {
         alone(own(static_pods::ALONE)),
         alone(own(cri::ALONE)),
         alone(own(claims::ALONE)),
+        alone(own(sized_volumes::ALONE)),
         alone(own(kills::ALONE)),
     ]
     .concat()

@@ -1,8 +1,11 @@
-//! Makes the file system of a volume larger after its driver has made the volume larger.
+//! Makes the file system of a volume larger after its driver has made the volume larger, and asks how full it is.
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use plugins::api::csi::{self, CapacityRange, NodeCapability, NodeExpandVolumeRequest};
+use plugins::api::csi::{
+    self, CapacityRange, NodeCapability, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+};
+use std::path::PathBuf;
 
 use super::Csi;
 use super::driver::Usage;
@@ -14,33 +17,77 @@ fn bytes(quantity: Option<&Quantity>) -> i64 {
 }
 
 /// The new size of the volume of a claim; `None` if the claim has it already.
-fn new_size(claim: &PersistentVolumeClaim, volume: &Persistent<'_>) -> Option<(Quantity, i64)> {
-    let capacity = volume.volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
+pub(crate) fn new_size(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<(Quantity, i64)> {
+    let capacity = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
     let has = claim.status.as_ref()?.capacity.as_ref()?.get("storage");
     let (size, has) = (bytes(Some(capacity)), bytes(has));
     (has > 0 && size > has).then(|| (capacity.clone(), size))
 }
 
+/// Where a volume is published for a pod.
+#[derive(Clone, Debug)]
+pub struct Published {
+    pub driver: String,
+    pub handle: String,
+    pub path: PathBuf,
+    pub staging: PathBuf,
+}
+
 impl Csi {
     /// Makes the file system of a published volume as large as the volume, if the claim says that it is not. Emits an event.
     pub async fn expand(&self, volume: &Persistent<'_>, claim: &PersistentVolumeClaim, pod: &Pod) {
-        let Some((capacity, size)) = new_size(claim, volume) else { return };
+        let Some((capacity, size)) = new_size(claim, volume.volume) else { return };
         let name = volume.name;
         match self.expand_to(volume, pod, size).await {
             Ok(false) => {}
-            Ok(true) => match self.cluster.finish_expansion(claim, &capacity.0).await {
-                Ok(()) => {
-                    let node = &self.node_name;
-                    let message = format!("MountVolume.NodeExpandVolume succeeded for volume {name:?} {node}");
-                    self.cluster.event(pod, claim, false, "FileSystemResizeSuccessful", message);
-                }
-                Err(error) => tracing::warn!(volume = name, %error, "recording the size of a claim failed"),
-            },
+            Ok(true) => self.finish_expansion(name, claim, &capacity, pod).await,
             Err(why) => {
                 let message = format!("MountVolume.NodeExpandVolume failed for volume {name:?} : {why}");
                 self.cluster.event(pod, claim, true, "VolumeResizeFailed", message);
             }
         }
+    }
+
+    /// Records that the claim has the capacity of its volume, and emits an event.
+    pub async fn finish_expansion(&self, volume: &str, claim: &PersistentVolumeClaim, capacity: &Quantity, pod: &Pod) {
+        match self.cluster.finish_expansion(claim, &capacity.0).await {
+            Ok(()) => {
+                let node = &self.node_name;
+                let message = format!("MountVolume.NodeExpandVolume succeeded for volume {volume:?} {node}");
+                self.cluster.event(pod, claim, false, "FileSystemResizeSuccessful", message);
+            }
+            Err(error) => tracing::warn!(volume, %error, "recording the size of a claim failed"),
+        }
+    }
+
+    /// Where a persistent volume is published for a pod.
+    pub fn published(&self, volume: &Persistent<'_>, uid: &str) -> Published {
+        let (driver, handle) = (volume.source.driver.clone(), volume.source.volume_handle.clone());
+        let is_block = volume.volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref()) == Some("Block");
+        let (path, staging) = match is_block {
+            true => (self.layout.published_devices(volume.name).join(uid), self.layout.staged_device(volume.name)),
+            false => (
+                self.layout.pod_volume(uid, volume.name).join("mount"),
+                self.layout.staged(&driver, &handle).join("globalmount"),
+            ),
+        };
+        Published { driver, handle, path, staging }
+    }
+
+    /// How full a volume is; `None` if its driver does not tell.
+    pub async fn usage(&self, volume: &Published) -> Option<NodeGetVolumeStatsResponse> {
+        let driver = self.drivers.lock().get(&volume.driver).cloned()?;
+        if !driver.can(NodeCapability::GetVolumeStats) {
+            return None;
+        }
+        let has_staging = driver.can(NodeCapability::StageUnstageVolume);
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: volume.handle.clone(),
+            volume_path: self.shown(&volume.path),
+            staging_target_path: if has_staging { self.shown(&volume.staging) } else { String::new() },
+        };
+        let answer = driver.call(&csi::NODE_GET_VOLUME_STATS, request).await;
+        answer.inspect_err(|error| tracing::debug!(driver = volume.driver, %error, "no usage of a volume")).ok()
     }
 
     /// Returns whether the driver has expanded the volume; it may have nothing to do.
@@ -56,13 +103,7 @@ impl Csi {
             return Ok(false);
         }
         let usage = Usage::of_volume(&volume.volume.spec.clone().unwrap_or_default());
-        let (published, staged) = match usage.is_block {
-            true => (self.layout.published_devices(volume.name).join(uid), self.layout.staged_device(volume.name)),
-            false => (
-                self.layout.pod_volume(uid, volume.name).join("mount"),
-                self.layout.staged(&source.driver, &source.volume_handle).join("globalmount"),
-            ),
-        };
+        let Published { path: published, staging: staged, .. } = self.published(volume, uid);
         let has_staging = driver.can(NodeCapability::StageUnstageVolume);
         let request = NodeExpandVolumeRequest {
             volume_id: source.volume_handle.clone(),
@@ -81,7 +122,6 @@ impl Csi {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::PersistentVolume;
     use serde_json::json;
 
     #[test]
@@ -96,9 +136,7 @@ mod tests {
             let claim: PersistentVolumeClaim = serde_json::from_value(json!({"status": {"capacity": has}})).unwrap();
             let spec = json!({"capacity": is, "csi": {"driver": "d", "volumeHandle": "h"}});
             let pv: PersistentVolume = serde_json::from_value(json!({"spec": spec})).unwrap();
-            let source = pv.spec.as_ref().unwrap().csi.as_ref().unwrap();
-            let volume = Persistent { name: "pv", volume: &pv, source };
-            assert_eq!(new_size(&claim, &volume).map(|(_, size)| size), expected, "{has} {is}");
+            assert_eq!(new_size(&claim, &pv).map(|(_, size)| size), expected, "{has} {is}");
         }
     }
 }

@@ -27,6 +27,8 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use cluster::Cluster;
 use driver::Driver;
+pub use expand::Published;
+pub(crate) use expand::new_size;
 use paths::{Layout, Record};
 pub use registration::Registration;
 pub use volume::TIMED_OUT;

@@ -1,9 +1,12 @@
-//! Which claims get a directory of this node, what volume describes it, and when it is removed. Pure functions.
+//! Which claims get a volume of this node, what describes it, and when it is removed. Pure functions.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 use std::path::Path;
+
+use crate::file_volumes::{FileOptions, Format, is_volume_name};
 
 /// The name of the provisioner in storage classes.
 pub const PROVISIONER: &str = "kemudi.local/directory";
@@ -18,19 +21,13 @@ fn annotation<'a>(meta: &'a k8s_openapi::apimachinery::pkg::apis::meta::v1::Obje
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The name of the volume, and of its directory, of a claim. None without a UID that is safe in a path.
+/// The name of the volume of a claim, and of its directory or file. None without a UID that is safe in a path.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<String> {
     let name = format!("pvc-{}", claim.metadata.uid.as_deref()?);
     is_volume_name(&name).then_some(name)
 }
 
-/// Whether a directory can have this name: `pvc-` and a UID.
-pub fn is_volume_name(name: &str) -> bool {
-    let uid = name.strip_prefix("pvc-").unwrap_or_default();
-    (1..=64).contains(&uid.len()) && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-}
-
-/// Whether the claim waits for a directory of this node.
+/// Whether the claim waits for a volume of this node.
 pub fn is_awaited(claim: &PersistentVolumeClaim, node: &str) -> bool {
     let meta = &claim.metadata;
     let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
@@ -40,37 +37,100 @@ pub fn is_awaited(claim: &PersistentVolumeClaim, node: &str) -> bool {
         && annotation(meta, SELECTED_NODE) == Some(node)
 }
 
-/// Why no volume can be made for the claim; none if one can.
-pub fn refusal(claim: &PersistentVolumeClaim, class: &StorageClass) -> Option<String> {
+/// What holds the files of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A directory, as large as the disk.
+    Directory,
+    /// A file of the size of the volume.
+    File(FileOptions),
+}
+
+/// Why no volume can be made for a claim.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(String);
+
+/// What holds the volume of a claim. Errors if the claim requests what volumes of nodes cannot be.
+pub fn medium(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Medium, Refusal> {
+    let refused = |why: &str| Err(Refusal(why.into()));
     let spec = claim.spec.clone().unwrap_or_default();
-    if spec.volume_mode.as_deref() == Some("Block") {
-        return Some("block volumes are not supported".into());
-    }
     if spec.selector.is_some() {
-        return Some("claim.Spec.Selector is not supported".into());
+        return refused("claim.Spec.Selector is not supported");
     }
     if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Some("data sources are not supported".into());
+        return refused("data sources are not supported");
     }
     let modes = spec.access_modes.unwrap_or_default();
     if let Some(mode) = modes.iter().find(|m| !matches!(m.as_str(), "ReadWriteOnce" | "ReadWriteOncePod")) {
-        return Some(format!(
-            "access mode {mode} is not supported: a directory of a node is ReadWriteOnce or ReadWriteOncePod"
-        ));
-    }
-    if let Some(name) = class.parameters.iter().flatten().next().map(|(name, _)| name) {
-        return Some(format!("unknown parameter {name:?} of the StorageClass"));
+        let why = "is not supported: a volume of a node is ReadWriteOnce or ReadWriteOncePod";
+        return Err(Refusal(format!("access mode {mode} {why}")));
     }
     if class.mount_options.as_ref().is_some_and(|options| !options.is_empty()) {
-        return Some("mount options are not supported".into());
+        return refused("mount options are not supported");
     }
-    None
+    let (mut is_file, mut file_system, mut allocation) = (false, None, None);
+    for (name, value) in class.parameters.iter().flatten() {
+        match (name.as_str(), value.as_str()) {
+            ("type", "directory") => is_file = false,
+            ("type", "file") => is_file = true,
+            ("csi.storage.k8s.io/fstype" | "fsType", value) => file_system = Some(value),
+            ("allocation", "sparse" | "full") => allocation = Some(value),
+            ("type" | "allocation", value) => {
+                return Err(Refusal(format!("invalid parameter {name:?} of the StorageClass: {value:?}")));
+            }
+            _ => return Err(Refusal(format!("unknown parameter {name:?} of the StorageClass"))),
+        }
+    }
+    let is_block = spec.volume_mode.as_deref() == Some("Block");
+    if !is_file {
+        return match (is_block, file_system.is_some() || allocation.is_some()) {
+            (true, _) => refused("block volumes need a StorageClass with the parameter type: file"),
+            (_, true) => refused("parameters of the file system need the parameter type: file"),
+            _ => Ok(Medium::Directory),
+        };
+    }
+    let Some(format) = Format::parse(file_system.unwrap_or_default()) else {
+        let name = file_system.unwrap_or_default();
+        return Err(Refusal(format!("file system {name:?} is not supported: only ext4 and xfs are")));
+    };
+    let format = if is_block { Format::Raw } else { format };
+    Ok(Medium::File(FileOptions { format, is_preallocated: allocation.is_some_and(|a| a == "full") }))
 }
 
-/// The volume of a claim: a directory of this node.
-pub fn volume(name: &str, claim: &PersistentVolumeClaim, class: &StorageClass, node: &str, directory: &Path) -> Value {
+/// The bytes that a claim requests; 0 if that cannot be read.
+pub fn requested(claim: &PersistentVolumeClaim) -> u64 {
+    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref());
+    bytes(requests.and_then(|r| r.get("storage")))
+}
+
+/// The bytes of a quantity; 0 for one that is missing or cannot be read.
+pub fn bytes(quantity: Option<&Quantity>) -> u64 {
+    let parsed = quantity.and_then(|q| meta::Quantity::parse(&q.0).ok());
+    parsed.and_then(|q| u64::try_from(q.value()).ok()).unwrap_or(0)
+}
+
+/// The size of the volume of a claim that requests so much: in the claim's notation if it is the same.
+pub fn capacity(medium: Medium, requested: &Quantity) -> Quantity {
+    let Medium::File(options) = medium else { return requested.clone() };
+    let wanted = bytes(Some(requested));
+    match options.format.size(wanted) {
+        size if size == wanted => requested.clone(),
+        size => Quantity(meta::Quantity::from_int(i64::try_from(size).unwrap_or(i64::MAX)).to_string()),
+    }
+}
+
+/// The volume of a claim, at a path of this node.
+pub fn volume(
+    name: &str,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &str,
+    (medium, path): (Medium, &Path),
+) -> Value {
     let (meta, spec) = (&claim.metadata, claim.spec.clone().unwrap_or_default());
     let size = spec.resources.and_then(|r| r.requests?.get("storage").cloned());
+    let size = size.map(|requested| capacity(medium, &requested));
     let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
     let here = json!({"key": HOSTNAME, "operator": "In", "values": [node]});
     let mut volume = json!({
@@ -79,47 +139,53 @@ pub fn volume(name: &str, claim: &PersistentVolumeClaim, class: &StorageClass, n
         "spec": {
             "capacity": {"storage": size},
             "accessModes": spec.access_modes,
-            "volumeMode": "Filesystem",
+            "volumeMode": spec.volume_mode.as_deref().unwrap_or("Filesystem"),
             "persistentVolumeReclaimPolicy": policy,
             "storageClassName": spec.storage_class_name,
             "volumeAttributesClassName": spec.volume_attributes_class_name,
             "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta.namespace, "name": meta.name,
                 "uid": meta.uid, "resourceVersion": meta.resource_version},
-            "local": {"path": directory},
+            "local": {"path": path},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
         },
     });
+    if let Medium::File(FileOptions { format, .. }) = medium
+        && let Some(file_system) = format.file_system()
+    {
+        volume["spec"]["local"]["fsType"] = file_system.into();
+    }
     if policy == "Delete" {
         volume["metadata"]["finalizers"] = json!([FINALIZER]);
     }
     volume
 }
 
+/// Whether a volume is one of this node: it has been provisioned here, and its path is one of `paths`, which belong to its name.
+///
+/// Users may create volumes that claim to be provisioned here: only what belongs to the name is ever changed or removed.
+pub fn is_own(volume: &PersistentVolume, node: &str, paths: [&Path; 2]) -> bool {
+    let (meta, spec) = (&volume.metadata, volume.spec.clone().unwrap_or_default());
+    annotation(meta, PROVISIONED_BY) == Some(PROVISIONER)
+        && is_volume_name(meta.name.as_deref().unwrap_or_default())
+        && spec.local.as_ref().is_some_and(|l| paths.contains(&Path::new(&l.path)))
+        && nodes(&spec).is_some_and(|nodes| nodes == [node])
+}
+
 /// The next step of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, or it is not a volume of this node.
     Keep,
-    /// Remove the directory, then the volume.
+    /// Remove the directory or the file, then the volume.
     Remove,
     /// The reclaim policy is `Delete`: add the finalizer, which others lack.
     AddFinalizer,
-    /// The reclaim policy is another one: the directory stays.
+    /// The reclaim policy is another one: the data stay.
     RemoveFinalizer,
 }
 
-/// The step of a volume. `directory` is that of this name on this node.
-///
-/// Users may create volumes that claim to be provisioned here: only the directory that belongs to the name is ever removed.
-pub fn step(volume: &PersistentVolume, node: &str, directory: &Path) -> Step {
+/// The step of a volume of this node.
+pub fn step(volume: &PersistentVolume) -> Step {
     let (meta, spec) = (&volume.metadata, volume.spec.clone().unwrap_or_default());
-    let is_own = annotation(meta, PROVISIONED_BY) == Some(PROVISIONER)
-        && is_volume_name(meta.name.as_deref().unwrap_or_default())
-        && spec.local.as_ref().is_some_and(|l| Path::new(&l.path) == directory)
-        && nodes(&spec).is_some_and(|nodes| nodes == [node]);
-    if !is_own {
-        return Step::Keep;
-    }
     let is_deleting = meta.deletion_timestamp.is_some();
     let has_finalizer = meta.finalizers.iter().flatten().any(|f| f == FINALIZER);
     if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") {
@@ -171,36 +237,83 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_a_directory_cannot_be() {
+    fn a_class_selects_directory_or_file() {
+        let file = |format, is_preallocated| Ok(Medium::File(FileOptions { format, is_preallocated }));
+        let (mount, block) = (json!({}), json!({"volumeMode": "Block"}));
+        for (parameters, changes, expected) in [
+            (json!({}), &mount, Ok(Medium::Directory)),
+            (json!({"type": "directory"}), &mount, Ok(Medium::Directory)),
+            (json!({"type": "file"}), &mount, file(Format::Ext4, false)),
+            (json!({"type": "file", "csi.storage.k8s.io/fstype": "xfs"}), &mount, file(Format::Xfs, false)),
+            (json!({"type": "file", "fsType": "xfs", "allocation": "full"}), &mount, file(Format::Xfs, true)),
+            (json!({"type": "file", "allocation": "sparse"}), &block, file(Format::Raw, false)),
+        ] {
+            let class = class(json!({"parameters": parameters}));
+            assert_eq!(medium(&claim(changes.clone()), &class), expected, "{parameters}");
+        }
+        for (parameters, changes, why) in [
+            (json!({}), &block, "block volumes need"),
+            (json!({"fsType": "ext4"}), &mount, "need the parameter type: file"),
+            (json!({"type": "file", "fsType": "btrfs"}), &mount, "\"btrfs\" is not supported"),
+            (json!({"type": "disk"}), &mount, "invalid parameter \"type\""),
+            (json!({"type": "file", "allocation": "thin"}), &mount, "invalid parameter \"allocation\""),
+            (json!({"size": "1"}), &mount, "unknown parameter \"size\""),
+        ] {
+            let class = class(json!({"parameters": parameters}));
+            let found = medium(&claim(changes.clone()), &class).unwrap_err().to_string();
+            assert!(found.contains(why), "{parameters}: {found}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_a_volume_of_a_node_cannot_be() {
         let plain = class(json!({}));
-        assert_eq!(refusal(&claim(json!({})), &plain), None);
-        assert_eq!(refusal(&claim(json!({"accessModes": ["ReadWriteOncePod"]})), &plain), None);
+        assert!(medium(&claim(json!({"accessModes": ["ReadWriteOncePod"]})), &plain).is_ok());
         for changes in [
-            json!({"volumeMode": "Block"}),
             json!({"selector": {}}),
             json!({"accessModes": ["ReadWriteMany"]}),
             json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "x"}}),
         ] {
-            assert!(refusal(&claim(changes.clone()), &plain).is_some(), "{changes}");
+            assert!(medium(&claim(changes.clone()), &plain).is_err(), "{changes}");
         }
-        for more in [json!({"parameters": {"size": "1"}}), json!({"mountOptions": ["ro"]})] {
-            assert!(refusal(&claim(json!({})), &class(more.clone())).is_some(), "{more}");
-        }
+        assert!(medium(&claim(json!({})), &class(json!({"mountOptions": ["ro"]}))).is_err());
+    }
+
+    #[test]
+    fn a_file_is_as_large_as_it_can_be() {
+        let file = Medium::File(FileOptions { format: Format::Ext4, is_preallocated: false });
+        let size = |medium, requested: &str| capacity(medium, &Quantity(requested.into())).0;
+        assert_eq!(size(Medium::Directory, "1"), "1");
+        assert_eq!(size(file, "10Mi"), "10Mi");
+        assert_eq!(size(file, "1"), "1048576");
+        let made = volume("pvc-1-2", &claim(json!({})), &class(json!({})), "n", (file, Path::new("/v/pvc-1-2.img")));
+        assert_eq!(made["spec"]["local"], json!({"path": "/v/pvc-1-2.img", "fsType": "ext4"}));
+        let raw = Medium::File(FileOptions { format: Format::Raw, is_preallocated: false });
+        let block = claim(json!({"volumeMode": "Block"}));
+        let made = volume("pvc-1-2", &block, &class(json!({})), "n", (raw, Path::new("/v/pvc-1-2.img")));
+        assert_eq!((&made["spec"]["volumeMode"], &made["spec"]["local"]["fsType"]), (&json!("Block"), &Value::Null));
     }
 
     #[test]
     fn volumes_are_removed_when_they_are_released() {
         let directory = Path::new("/data/pvc-1-2");
-        let made = volume("pvc-1-2", &claim(json!({})), &class(json!({})), "n", directory);
+        let file = Path::new("/data/pvc-1-2.img");
+        let made = volume("pvc-1-2", &claim(json!({})), &class(json!({})), "n", (Medium::Directory, directory));
         let with = |change: &dyn Fn(&mut Value)| {
             let mut v = made.clone();
             change(&mut v);
-            step(&serde_json::from_value(v).unwrap(), "n", directory)
+            let volume = serde_json::from_value(v).unwrap();
+            if is_own(&volume, "n", [directory, file]) { step(&volume) } else { Step::Keep }
         };
         let phase = |p: &'static str| move |v: &mut Value| v["status"] = json!({"phase": p});
         assert_eq!(with(&phase("Bound")), Step::Keep);
         assert_eq!(with(&phase("Released")), Step::Remove);
         assert_eq!(with(&phase("Failed")), Step::Remove);
+        let in_file = |v: &mut Value| {
+            phase("Released")(v);
+            v["spec"]["local"]["path"] = "/data/pvc-1-2.img".into();
+        };
+        assert_eq!(with(&in_file), Step::Remove);
         let released = |more: &dyn Fn(&mut Value)| {
             with(&|v| {
                 phase("Released")(v);

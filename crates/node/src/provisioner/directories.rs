@@ -9,7 +9,7 @@ use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Links, make_private, remove_tree};
 use supervisor::blocking;
 
-use super::decide::is_volume_name;
+use crate::file_volumes::is_volume_name;
 
 /// Every user may write to a volume: its containers run as any.
 const MODE: Mode = Mode::from_bits_truncate(0o777);

@@ -1,27 +1,33 @@
-//! The provisioner `kemudi.local/directory`: persistent volumes that are directories of this node.
+//! The provisioner `kemudi.local/directory`: persistent volumes that are directories or files of this node.
 //!
 //! A claim for which the scheduler has selected this node gets a directory below the data directory, with a mode that lets every user
-//! write, and a `local` volume with the affinity to the node. When the volume is released and its reclaim policy is `Delete`, the
-//! directory is removed, then the volume. **Invariant.** The name of a directory comes from the UID of the claim alone, and no other
-//! directory is ever removed, whatever a volume says. A directory exists before its volume, and a volume until its directory is gone.
+//! write, or a file of its size (`crate::file_volumes`), as the class says, and a `local` volume with the affinity to the node. A claim that
+//! requests more later grows. When the volume is released and its reclaim policy is `Delete`, directory or file is removed, then the volume.
+//! **Invariant.** The name of a directory or file comes from the UID of the claim alone, and no other one is ever removed, whatever a
+//! volume says. It exists before its volume, and a volume until it is gone.
 //!
-//! Left out: the size of a volume is not enforced, and block volumes, snapshots and copies.
+//! Left out: snapshots and copies; the size of a directory is not enforced.
 
 mod decide;
 mod directories;
+mod grow;
+mod growth;
 
 pub use decide::PROVISIONER;
 pub use directories::Directories;
 
 use client::{ApiResource, Client, DeleteOptions, Informer, Informers, Key, Outcome, RateLimit, Recorder, Regarding};
 use client::{Scope, Shutdown, Source, WorkQueue, WriteOptions};
-use decide::{FINALIZER, Step};
+use decide::{FINALIZER, Medium, Refusal, Step};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use meta::{Clock, Object};
+use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::file_volumes::{self, FileVolumes};
 
 /// What the provisioner of a node needs.
 #[derive(Clone)]
@@ -32,6 +38,8 @@ pub struct ProvisionerOptions {
     pub node_name: String,
     /// The directory of the volumes of the node, an absolute path without links.
     pub directory: PathBuf,
+    /// Volumes in files, which the agent mounts.
+    pub files: Arc<FileVolumes>,
     pub clock: Arc<dyn Clock>,
     pub shutdown: Shutdown,
 }
@@ -42,21 +50,51 @@ enum Item {
     Volume(Key),
 }
 
+/// The claim of a volume.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Bound {
+    spec: BoundSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct BoundSpec {
+    claim_ref: Option<ClaimReference>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ClaimReference {
+    namespace: String,
+    name: String,
+}
+
+impl Bound {
+    fn claim(&self) -> Option<Key> {
+        self.spec.claim_ref.as_ref().map(|r| Key::new(&*r.namespace, &*r.name))
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
     Api(#[from] client::Error),
     #[error("{path}: {source}")]
     Directory { path: PathBuf, source: std::io::Error },
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    File(#[from] file_volumes::Error),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the StorageClass has the provisioner {0} now")]
+    OtherProvisioner(String),
 }
 
 struct Provisioner {
     options: ProvisionerOptions,
     directories: Directories,
     claims: Informer<()>,
-    volumes: Informer<()>,
+    volumes: Informer<Bound>,
     recorder: Recorder,
 }
 
@@ -64,14 +102,19 @@ struct Provisioner {
 pub async fn run(options: ProvisionerOptions) {
     let scope = Scope::default();
     let claims: Informer<()> = options.informers.informer(&ApiResource::typed::<PersistentVolumeClaim>(), &scope);
-    let volumes: Informer<()> = options.informers.informer(&ApiResource::typed::<PersistentVolume>(), &scope);
+    let volumes: Informer<Bound> = options.informers.informer(&ApiResource::typed::<PersistentVolume>(), &scope);
     let limit = RateLimit { base: Duration::from_secs(1), max: Duration::from_secs(300) };
     let queue = Arc::new(WorkQueue::<Item>::new(limit));
     let _subscriptions = {
         let (of_claims, of_volumes) = (queue.clone(), queue.clone());
         (
             claims.subscribe(move |change| of_claims.add(Item::Claim(change.key()))),
-            volumes.subscribe(move |change| of_volumes.add(Item::Volume(change.key()))),
+            volumes.subscribe(move |change| {
+                of_volumes.add(Item::Volume(change.key()));
+                if let Some(claim) = change.new.as_ref().and_then(|v| v.view.claim()) {
+                    of_volumes.add(Item::Claim(claim));
+                }
+            }),
         )
     };
     let synced = async {
@@ -116,9 +159,16 @@ fn regarding(kind: &str, meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::
 }
 
 impl Provisioner {
-    /// Removes empty directories without a volume: what is left if the process ended before it could create the volume, and the claim
-    /// was deleted afterwards. One with files may be what a user retained.
+    /// Removes empty directories and unused files without a volume: what is left if the process ended before it could create the volume,
+    /// and the claim was deleted afterwards. One with data may be what a user retained.
     async fn remove_unused(&self) {
+        for name in self.options.files.unused().await {
+            if self.volumes.get(&Key::new("", &*name)).is_none()
+                && let Err(error) = self.options.files.remove(&name).await
+            {
+                tracing::warn!(name, %error, "removing the unused file of a volume failed");
+            }
+        }
         for name in self.directories.names().await {
             if self.volumes.get(&Key::new("", &*name)).is_none() {
                 self.directories.remove_empty(&name).await;
@@ -130,7 +180,7 @@ impl Provisioner {
         let Some(entry) = self.claims.get(key) else { return Ok(Outcome::Done) };
         let claim: PersistentVolumeClaim = entry.decode()?;
         if !decide::is_awaited(&claim, &self.options.node_name) {
-            return Ok(Outcome::Done);
+            return self.grow(claim).await;
         }
         let about = regarding("PersistentVolumeClaim", &claim.metadata);
         let Some(name) = decide::volume_name(&claim) else { return Ok(Outcome::Done) };
@@ -152,20 +202,28 @@ impl Provisioner {
         Ok(Outcome::Done)
     }
 
-    /// Makes the directory and the volume of a claim. Returns whether the volume is new.
+    /// Makes the directory or file and the volume of a claim. Returns whether the volume is new.
     async fn create(&self, name: &str, claim: &PersistentVolumeClaim, class: &str) -> Result<bool, Error> {
         let client = &self.options.client;
         let class = client.api::<StorageClass>().get(class).await?;
         if class.provisioner != PROVISIONER {
-            return Err(Error::Refused(format!("the StorageClass has the provisioner {} now", class.provisioner)));
+            return Err(Error::OtherProvisioner(class.provisioner));
         }
-        if let Some(why) = decide::refusal(claim, &class) {
-            return Err(Error::Refused(why));
-        }
-        let directory = self.directories.path(name);
-        let failed = |source| Error::Directory { path: directory.clone(), source };
-        self.directories.make(name).await.map_err(failed)?;
-        let volume = decide::volume(name, claim, &class, &self.options.node_name, &directory);
+        let medium = decide::medium(claim, &class)?;
+        let path = match medium {
+            Medium::Directory => {
+                let path = self.directories.path(name);
+                let failed = |source| Error::Directory { path: path.clone(), source };
+                self.directories.make(name).await.map_err(failed)?;
+                path
+            }
+            Medium::File(options) => {
+                let size = options.format.size(decide::requested(claim));
+                self.options.files.make(name, size, options).await?;
+                self.options.files.path(name)
+            }
+        };
+        let volume = decide::volume(name, claim, &class, &self.options.node_name, (medium, &path));
         let volume = Object::from_value(volume).unwrap_or_default();
         let api = client.dynamic(&ApiResource::typed::<PersistentVolume>());
         match api.create(&WriteOptions::default(), &volume).await {
@@ -180,7 +238,7 @@ impl Provisioner {
         if self.step(&entry.decode()?) == Step::Keep {
             return Ok(Outcome::Done);
         }
-        // The cache may be old: a directory is only removed for what the server has now.
+        // The cache may be old: data are only removed for what the server has now.
         let api = self.options.client.api::<PersistentVolume>();
         let Some(volume) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };
         match self.step(&volume) {
@@ -188,13 +246,9 @@ impl Provisioner {
             Step::AddFinalizer => self.set_finalizer(volume, true).await?,
             Step::RemoveFinalizer => self.set_finalizer(volume, false).await?,
             Step::Remove => {
-                if let Err(source) = self.directories.remove(&key.name).await {
-                    let e = Error::Directory { path: self.directories.path(&key.name), source };
-                    self.recorder.warning(
-                        regarding("PersistentVolume", &volume.metadata),
-                        "VolumeFailedDelete",
-                        e.to_string(),
-                    );
+                if let Err(e) = self.remove(&key.name).await {
+                    let about = regarding("PersistentVolume", &volume.metadata);
+                    self.recorder.warning(about, "VolumeFailedDelete", e.to_string());
                     return Err(e);
                 }
                 let options = DeleteOptions::uid(volume.metadata.uid.as_deref().unwrap_or_default());
@@ -207,9 +261,21 @@ impl Provisioner {
         Ok(Outcome::Done)
     }
 
-    fn step(&self, volume: &PersistentVolume) -> Step {
+    /// Removes what holds a volume.
+    async fn remove(&self, name: &str) -> Result<(), Error> {
+        self.options.files.remove(name).await?;
+        let failed = |source| Error::Directory { path: self.directories.path(name), source };
+        self.directories.remove(name).await.map_err(failed)
+    }
+
+    fn is_own(&self, volume: &PersistentVolume) -> bool {
         let name = volume.metadata.name.as_deref().unwrap_or_default();
-        decide::step(volume, &self.options.node_name, &self.directories.path(name))
+        let paths = [self.directories.path(name), self.options.files.path(name)];
+        decide::is_own(volume, &self.options.node_name, paths.each_ref().map(PathBuf::as_path))
+    }
+
+    fn step(&self, volume: &PersistentVolume) -> Step {
+        if self.is_own(volume) { decide::step(volume) } else { Step::Keep }
     }
 
     async fn set_finalizer(&self, mut volume: PersistentVolume, is_set: bool) -> Result<(), Error> {

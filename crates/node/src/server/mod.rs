@@ -246,7 +246,10 @@ impl Handle {
             ["logs", ..] => system_logs::serve(&path[1..], request.uri().path()).await,
             ["containerLogs", ns, pod, container] => logs::serve(self, ns, pod, container, request).await,
             ["stats", "summary"] => stats::summary(self, query.flag("only_cpu_and_memory")).await,
-            ["metrics"] => Ok(metrics(self.known.agent_text(&*self.options.runtime).await?)),
+            ["metrics"] => {
+                let agent = self.known.agent_text(&*self.options.runtime).await?;
+                Ok(metrics(agent + &scrape::volumes(self).await))
+            }
             ["metrics", "resource"] => Ok(metrics(scrape::resource(self).await)),
             ["metrics", "cadvisor"] => Ok(metrics(scrape::cadvisor(self).await)),
             ["metrics", "slis"] => Ok(metrics(self.known.checks_text())),

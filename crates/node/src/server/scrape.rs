@@ -2,6 +2,8 @@
 //! `metrics`): usage under upstream's names. Left out of cAdvisor's: values that are not measured here (disk I/O, sockets, tasks by
 //! state).
 
+use std::collections::HashSet;
+
 use metrics::{Row, Scrape};
 use nix::sys::statvfs::statvfs;
 use runtime::Timestamp;
@@ -186,6 +188,41 @@ fn containers(s: &mut Scrape, handle: &Handle, all: &Everything) {
             }
         }
     }
+}
+
+const CLAIM: &[&str] = &["namespace", "persistentvolumeclaim"];
+const VOLUME_CAPACITY: Row =
+    Row::real_gauge("kubelet_volume_stats_capacity_bytes", CLAIM, "Capacity in bytes of the volume");
+const VOLUME_AVAILABLE: Row =
+    Row::real_gauge("kubelet_volume_stats_available_bytes", CLAIM, "Number of available bytes in the volume");
+const VOLUME_USED: Row =
+    Row::real_gauge("kubelet_volume_stats_used_bytes", CLAIM, "Number of used bytes in the volume");
+const VOLUME_INODES: Row =
+    Row::real_gauge("kubelet_volume_stats_inodes", CLAIM, "Maximum number of inodes in the volume");
+const VOLUME_INODES_FREE: Row =
+    Row::real_gauge("kubelet_volume_stats_inodes_free", CLAIM, "Number of free inodes in the volume");
+const VOLUME_INODES_USED: Row =
+    Row::real_gauge("kubelet_volume_stats_inodes_used", CLAIM, "Number of used inodes in the volume");
+
+/// The metrics of the volumes of claims, which belong to `/metrics`. A claim of several pods is there once.
+pub(super) async fn volumes(handle: &Handle) -> String {
+    let mut s = Scrape::default();
+    let mut seen = HashSet::new();
+    for (_, claimed, usage) in handle.known.volumes.all().await {
+        let labels = [claimed.namespace.as_str(), &claimed.claim];
+        if !seen.insert(labels.map(str::to_owned)) {
+            continue;
+        }
+        let bytes = usage.bytes;
+        let rows = [(&VOLUME_CAPACITY, bytes.total), (&VOLUME_AVAILABLE, bytes.available), (&VOLUME_USED, bytes.used)];
+        let inodes = usage
+            .inodes
+            .map(|i| [(&VOLUME_INODES, i.total), (&VOLUME_INODES_FREE, i.available), (&VOLUME_INODES_USED, i.used)]);
+        for (row, value) in rows.into_iter().chain(inodes.into_iter().flatten()) {
+            s.sample(row, &labels, value as f64, None);
+        }
+    }
+    s.text()
 }
 
 fn with<'a>(labels: &[&'a str; 6], more: &[&'a str]) -> Vec<&'a str> {

@@ -10,6 +10,7 @@ use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodU
 use super::{Body, Error, Handle, json};
 use crate::node::{most_pids, processes};
 use crate::options::Options;
+use crate::volumes::usage::{ClaimedVolume, PodVolume, VolumeUsage};
 
 /// The file system of pods, images and logs. Bytes and inodes.
 struct FileSystem {
@@ -90,10 +91,19 @@ pub(super) async fn summary(handle: &Handle, only_cpu_and_memory: bool) -> Resul
         true => 0,
         false => options.images.list().await.unwrap_or_default().iter().map(|i| i.size).sum(),
     };
+    let volumes = if only_cpu_and_memory { Vec::new() } else { handle.known.volumes.all().await };
     // It reads the machine, and encodes all pods.
     let answer = blocking(move || {
         let files = if only_cpu_and_memory { None } else { FileSystem::read(&options) };
-        let pods: Vec<Value> = all.pods.iter().map(|p| pod(p, files.as_ref())).collect();
+        let pods = all.pods.iter().map(|p| {
+            let mut out = pod(p, files.as_ref());
+            let own: Vec<Value> = volumes.iter().filter(|v| v.0.pod == p.pod.uid).map(|v| volume(all.at, v)).collect();
+            if !own.is_empty() {
+                out["volume"] = own.into();
+            }
+            out
+        });
+        let pods: Vec<Value> = pods.collect();
         json(&json!({"node": node(&options, &started, &all, images, files.as_ref()), "pods": pods}))
     });
     Ok(answer.await)
@@ -111,6 +121,20 @@ fn container(c: &ContainerUsage, files: Option<&FileSystem>) -> Value {
         if let Some(bytes) = c.log_bytes {
             out["logs"] = files.json(&at, Some((bytes, Some(1))));
         }
+    }
+    out
+}
+
+/// How full the volume of a claim is.
+fn volume(now: jiff::Timestamp, (volume, claimed, usage): &(PodVolume, ClaimedVolume, VolumeUsage)) -> Value {
+    let at = meta::time::format(meta::time::plus(now, -i64::try_from(usage.age).unwrap_or(0)));
+    let mut out = json!({"name": volume.volume, "time": at, "availableBytes": usage.bytes.available,
+        "capacityBytes": usage.bytes.total, "usedBytes": usage.bytes.used,
+        "pvcRef": {"name": claimed.claim, "namespace": claimed.namespace}});
+    if let Some(inodes) = usage.inodes {
+        out["inodes"] = inodes.total.into();
+        out["inodesFree"] = inodes.available.into();
+        out["inodesUsed"] = inodes.used.into();
     }
     out
 }

@@ -2,8 +2,8 @@
 //!
 //! A type of volume is a file and a row of a table in [`types`]. **Invariant.** A volume exists before any container that mounts it
 //! starts, survives restarts of containers, and is removed with the pod. Secrets, tokens and emptyDir volumes with the medium
-//! `Memory` lie on file systems in memory. A claim is the `hostPath` or `local` directory of its persistent volume. An image is mounted
-//! by the runtime, and volumes of drivers by [`crate::csi`]. Left out: network file systems without a driver; a pod with such a volume waits
+//! `Memory` lie on file systems in memory. A claim is the `hostPath` or `local` directory of its persistent volume, or a file of the node
+//! (`crate::file_volumes`). An image is mounted by the runtime, and volumes of drivers by [`crate::csi`]. Left out: network file systems without a driver; a pod with such a volume waits
 //! with an event.
 
 pub mod atomic;
@@ -13,6 +13,7 @@ mod memory;
 mod mounts;
 pub mod token;
 mod types;
+pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -33,6 +34,7 @@ use crate::claims::Claims;
 use crate::csi::Csi;
 use crate::env::{Budget, CachedSource, Source};
 use crate::fields::NodeInfo;
+use crate::file_volumes::FileVolumes;
 use crate::objects::Reference;
 use crate::pod::worker::Inbox;
 use contents::Contents;
@@ -41,6 +43,7 @@ pub use mounts::{devices, mounts};
 use token::Tokens;
 pub(crate) use types::set_group;
 use types::{TYPES, Type, Volume};
+use usage::VolumeUsages;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -48,6 +51,8 @@ pub enum Error {
     Objects(#[from] crate::objects::Error),
     #[error(transparent)]
     Token(#[from] token::Error),
+    #[error(transparent)]
+    File(#[from] crate::file_volumes::Error),
     #[error(transparent)]
     Field(#[from] crate::fields::Error),
     #[error("{0}")]
@@ -130,11 +135,13 @@ pub struct Volumes {
     plugins: Option<Plugins>,
 }
 
-/// What volumes need to reach plugins.
+/// What volumes need to reach plugins, and volumes in files.
 #[derive(Clone)]
 pub struct Plugins {
     pub root: KubeletRoot,
     pub csi: Arc<Csi>,
+    pub files: Arc<FileVolumes>,
+    pub usages: Arc<VolumeUsages>,
 }
 
 /// What volumes of one pod are made from.
@@ -282,7 +289,9 @@ impl Volumes {
     /// Tears down the volumes of a pod whose containers have ended, and removes its directory. The pod may be gone from the API.
     pub async fn tear_down(&self, uid: &str) -> Result<(), Error> {
         if let Some(plugins) = &self.plugins {
+            plugins.usages.remove(uid);
             plugins.csi.tear_down_pod(uid).await.map_err(Error::Content)?;
+            plugins.files.release(uid).await?;
         }
         let volumes = self.volumes_directory(uid);
         for (type_directory, volume) in blocking(move || volume_directories(&volumes)).await {

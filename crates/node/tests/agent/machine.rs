@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::fake::{self, Fake};
 use network::PodNetwork;
 use node::configuration::KubeletConfiguration;
-use node::{Agent, DnsOptions, Handle, Options};
+use node::{Agent, DnsOptions, FileVolumes, Handle, Options};
 use runtime::Embedded;
 use serde_json::{Value, json};
 
@@ -154,6 +154,7 @@ impl Machine {
             network: Some(network),
             node_namespace: Some(self.node.clone()),
             data_dir: self.data_dir(),
+            file_volumes: Arc::new(FileVolumes::new(self.data_dir().join("volumes"), self.data_dir().join("pods"))),
             kubelet_root: "/var/lib/kubelet".into(),
             cdi_directories: vec![self.directory.path().join("cdi")],
             log_dir: self.directory.path().join("logs"),

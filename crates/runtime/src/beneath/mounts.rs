@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -12,6 +13,16 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 fn mount_points() -> io::Result<Vec<PathBuf>> {
     let table = std::fs::read("/proc/thread-self/mountinfo")?;
     let points = table.split(|b| *b == b'\n').filter_map(|l| l.split(|b| *b == b' ').nth(4));
+    Ok(points.map(unescape).collect())
+}
+
+/// Where the file system of a block device is mounted.
+pub fn mounts_of_device(device: &Path) -> io::Result<Vec<PathBuf>> {
+    let number = std::fs::metadata(device)?.rdev();
+    let number = format!("{}:{}", nix::sys::stat::major(number), nix::sys::stat::minor(number));
+    let table = std::fs::read("/proc/thread-self/mountinfo")?;
+    let lines = table.split(|b| *b == b'\n').map(|l| l.split(|b| *b == b' '));
+    let points = lines.filter_map(|mut l| l.nth(2).filter(|n| *n == number.as_bytes()).and(l.nth(1)));
     Ok(points.map(unescape).collect())
 }
 

@@ -305,6 +305,15 @@ async fn nodes_provision_directories_of_their_own() {
         send(&c.server, &a, "PATCH", &format!("{path}/status"), json!({"status": {"phase": "Released"}})).await.0,
         403
     );
+    // Volumes grow.
+    let capacity = |size: &str| json!({"spec": {"capacity": {"storage": size}}});
+    let mut other = capacity("3Gi");
+    other["spec"]["local"] = json!({"path": "/y"});
+    for (user, change, code) in
+        [(&a, capacity("2Gi"), 200), (&a, capacity("1Gi"), 403), (&a, other, 403), (&b, capacity("3Gi"), 403)]
+    {
+        assert_eq!(send(&c.server, user, "PATCH", &path, change.clone()).await.0, code, "{change}");
+    }
     assert_eq!(send(&c.server, &b, "DELETE", &path, Value::Null).await.0, 403);
     assert_eq!(send(&c.server, &a, "PATCH", &path, finalizers).await.0, 200);
     assert_eq!(send(&c.server, &a, "DELETE", &path, Value::Null).await.0, 200);

@@ -1,5 +1,5 @@
-//! `persistentVolumeClaim` and `ephemeral`: the persistent volume to which a claim is bound, a `hostPath` or `local` directory or a
-//! volume of a CSI driver.
+//! `persistentVolumeClaim` and `ephemeral`: the persistent volume to which a claim is bound, a `hostPath` or `local` directory, a file of
+//! this node, or a volume of a CSI driver.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -11,8 +11,13 @@ use runtime::beneath::give_to_group;
 use supervisor::blocking;
 
 use super::{Volume, host_path, nfs};
-use crate::csi::{Persistent, Request};
-use crate::volumes::{Error, PodContext, io_error};
+use crate::csi::{Persistent, Request, new_size};
+use crate::file_volumes::{Contents, FileVolume, TYPE_DIRECTORY};
+use crate::volumes::usage::{ClaimedVolume, Place, PodVolume};
+use crate::volumes::{Error, Plugins, PodContext, io_error};
+
+const SET_UP: &str = "MountVolume.SetUp";
+const MAP: &str = "MapVolume.MapPodDevice";
 
 /// A volume of the type `persistentVolumeClaim`.
 pub(super) struct Named(Claimed);
@@ -67,9 +72,13 @@ impl Volume for Ephemeral {
 
 impl Claimed {
     async fn set_up(&self, pod: &PodContext<'_>) -> Result<PathBuf, Error> {
-        let (_, volume) = self.find(pod).await?;
+        let (claim, volume) = self.find(pod).await?;
         let name = volume.metadata.name.clone().unwrap_or_default();
-        let prepared = self.prepare(pod, volume).await;
+        let place = self.place(pod, &volume);
+        let prepared = self.prepare(pod, &claim, volume).await;
+        if prepared.is_ok() {
+            self.record(pod, &claim, place);
+        }
         prepared.map_err(|(stage, why)| Error::PersistentVolume { name, stage, why })
     }
 
@@ -77,6 +86,7 @@ impl Claimed {
     async fn refresh(&self, pod: &PodContext<'_>) -> Result<(), Error> {
         let Some(plugins) = &pod.volumes.plugins else { return Ok(()) };
         let (claim, volume) = self.find(pod).await?;
+        self.record(pod, &claim, self.place(pod, &volume));
         let name = volume.metadata.name.clone().unwrap_or_default();
         let Some(source) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) else { return Ok(()) };
         let persistent = Persistent { name: &name, volume: &volume, source };
@@ -87,6 +97,36 @@ impl Claimed {
         }
         plugins.csi.expand(&persistent, &claim, pod.pod).await;
         Ok(())
+    }
+
+    /// Who knows how full the volume is.
+    fn place(&self, pod: &PodContext<'_>, volume: &PersistentVolume) -> Option<Place> {
+        let plugins = pod.volumes.plugins.as_ref()?;
+        let uid = pod.pod.metadata.uid.as_deref().unwrap_or_default();
+        let (name, spec) = (volume.metadata.name.as_deref().unwrap_or_default(), volume.spec.as_ref()?);
+        if let Some(source) = &spec.csi {
+            let published = plugins.csi.published(&Persistent { name, volume, source }, uid);
+            return Some(Place::Driver(plugins.csi.clone(), published));
+        }
+        let in_pod = |directory: &str| pod.volumes.volumes_directory(uid).join(directory).join(name);
+        let path = match (spec.volume_mode.as_deref(), &spec.local, &spec.host_path, &spec.nfs) {
+            (Some("Block"), ..) => return None,
+            (_, Some(_), ..) if plugins.files.recognize(volume).is_some() => in_pod(TYPE_DIRECTORY),
+            (_, Some(local), ..) => PathBuf::from(&local.path),
+            (_, _, Some(host), _) => pod.machine_path(&host.path),
+            (_, _, _, Some(_)) => in_pod("kubernetes.io~nfs"),
+            _ => return None,
+        };
+        Some(Place::Directory(path))
+    }
+
+    /// Notes where the volume is, for statistics.
+    fn record(&self, pod: &PodContext<'_>, claim: &PersistentVolumeClaim, place: Option<Place>) {
+        let (Some(plugins), Some(place)) = (&pod.volumes.plugins, place) else { return };
+        let text = |t: &Option<String>| t.clone().unwrap_or_default();
+        let volume = PodVolume { pod: text(&pod.pod.metadata.uid), volume: self.volume.clone() };
+        let (namespace, claim) = (text(&claim.metadata.namespace), text(&claim.metadata.name));
+        plugins.usages.insert(volume, ClaimedVolume { namespace, claim, place });
     }
 
     fn request<'a>(&self, pod: &'a PodContext<'_>) -> Request<'a, impl Future<Output = ()> + Send + 'a> {
@@ -112,8 +152,12 @@ impl Claimed {
     }
 
     /// The path of a persistent volume, ready to be mounted. Errors with the stage that failed, in kubelet's words, and the reason.
-    async fn prepare(&self, pod: &PodContext<'_>, volume: PersistentVolume) -> Result<PathBuf, (&'static str, String)> {
-        const SET_UP: &str = "MountVolume.SetUp";
+    async fn prepare(
+        &self,
+        pod: &PodContext<'_>,
+        claim: &PersistentVolumeClaim,
+        volume: PersistentVolume,
+    ) -> Result<PathBuf, (&'static str, String)> {
         const AFFINITY: &str = "MountVolume.NodeAffinity check";
         let labels = pod.volumes.claims.node_labels().await;
         let labels = labels.map_err(|e| (AFFINITY, e.to_string()))?;
@@ -128,7 +172,11 @@ impl Claimed {
             let ready = plugins.csi.set_up(&persistent, self.request(pod)).await;
             return ready.map_err(|e| (e.stage, e.why));
         }
-        const MAP: &str = "MapVolume.MapPodDevice";
+        if let Some(plugins) = &pod.volumes.plugins
+            && let Some(file) = plugins.files.recognize(&volume)
+        {
+            return self.prepare_file(pod, plugins, claim, (&volume, &file)).await;
+        }
         let spec = volume.spec.clone().unwrap_or_default();
         let is_block = spec.volume_mode.as_deref() == Some("Block");
         if let Some(mut source) = spec.host_path {
@@ -160,14 +208,40 @@ impl Claimed {
             let checked = path.clone();
             return blocking(move || check_device(&checked)).await.map(|()| path).map_err(|e| (MAP, e));
         }
-        let (checked, group) = (path.clone(), pod.group.filter(|_| !self.is_read_only));
+        let checked = path.clone();
+        let checked = blocking(move || check_directory(&checked)).await;
+        checked.map_err(|why| ("MountVolume.NewMounter initialization", why))?;
+        self.give_to_group(pod, path).await
+    }
+
+    /// Gives the files of a volume to the pod's group. Returns its path.
+    async fn give_to_group(&self, pod: &PodContext<'_>, path: PathBuf) -> Result<PathBuf, (&'static str, String)> {
+        let (changed, group) = (path.clone(), pod.group.filter(|_| !self.is_read_only));
         let on_mismatch = fs_group_change_policy(pod.pod) == Some("OnRootMismatch");
-        blocking(move || {
-            check_directory(&checked).map_err(|why| ("MountVolume.NewMounter initialization", why))?;
-            set_group(&checked, group, on_mismatch).map_err(|e| (SET_UP, e.to_string()))
-        })
-        .await?;
-        Ok(path)
+        let given = blocking(move || set_group(&changed, group, on_mismatch)).await;
+        given.map(|()| path).map_err(|e| (SET_UP, e.to_string()))
+    }
+
+    /// The path of a volume that is a file of this node: its file system is mounted for the pod, or it is a device.
+    async fn prepare_file(
+        &self,
+        pod: &PodContext<'_>,
+        plugins: &Plugins,
+        claim: &PersistentVolumeClaim,
+        (volume, file): (&PersistentVolume, &FileVolume),
+    ) -> Result<PathBuf, (&'static str, String)> {
+        let uid = pod.pod.metadata.uid.as_deref().unwrap_or_default();
+        if file.format.file_system().is_none() {
+            return plugins.files.device(file, uid).await.map_err(|e| (MAP, e.to_string()));
+        }
+        let place = pod.volumes.volumes_directory(uid).join(TYPE_DIRECTORY).join(&file.name);
+        let grown = new_size(claim, volume);
+        let mounted = plugins.files.mount(file, &place, grown.is_some()).await;
+        let contents = mounted.map_err(|e| ("MountVolume.MountDevice", e.to_string()))?;
+        if let (Some((capacity, _)), Contents::AsLargeAsFile) = (grown, contents) {
+            plugins.csi.finish_expansion(&file.name, claim, &capacity, pod.pod).await;
+        }
+        self.give_to_group(pod, place).await
     }
 
     /// The volume to which the claim is bound. Errors, with the reason, if it is not bound or cannot be used by the pod.
