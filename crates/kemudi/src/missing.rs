@@ -4,8 +4,8 @@
 pub const MISSING: &[(&str, &str)] = &[
     ("Ingresses, Gateways", "stored; no traffic is served"),
     (
-        "snapshots and copies of provisioned volumes",
-        "CSI drivers bring snapshots of their own; the default class has none, and refuses claims with a data source",
+        "snapshots of provisioned volumes",
+        "CSI drivers bring snapshots of their own; the default class has none, but copies of claims",
     ),
     ("network volumes but NFS and CSI", "pods that mount them wait, with an event"),
     ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),

@@ -10,6 +10,7 @@ pub const TESTS: &[Case] = &[
     ("sized_volumes::claims_grow", claims_grow),
     ("sized_volumes::devices_have_the_size_of_their_claim", devices_have_the_size_of_their_claim),
     ("sized_volumes::claims_say_why_they_have_no_volume", claims_say_why_they_have_no_volume),
+    ("sized_volumes::a_claim_can_be_a_copy", a_claim_can_be_a_copy),
     ("sized_volumes::a_damaged_file_system_is_reported", a_damaged_file_system_is_reported),
 ];
 
@@ -256,6 +257,39 @@ fn claims_say_why_they_have_no_volume(s: &Story) {
     delete_claim(s, "directory");
     for class in [plain, odd] {
         remove_class(s, &class);
+    }
+}
+
+/// Clauses: P02.persistent
+fn a_claim_can_be_a_copy(s: &Story) {
+    let copy_of = |source: &str| json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": source}});
+    claim(s, "original", "local", "10Mi", json!({}));
+    pod(s, "p", "original");
+    s.ready("p");
+    s.sh("p", "echo copied > /v/file");
+    // While a pod uses the original, the claim says so.
+    claim(s, "copy", "local", "20Mi", copy_of("original"));
+    pod(s, "q", "copy");
+    let message = s.event("copy", "ProvisioningFailed");
+    assert!(message.contains("cannot be copied while a pod uses it"), "{message}");
+    s.ok(&["delete", "pod", "p"]);
+    s.ready("q");
+    assert_eq!(s.sh("q", "cat /v/file"), "copied\n");
+    assert!(kilobytes(s, "q") > 14 << 10);
+    for (name, size, source, why) in [
+        ("smaller", "5Mi", "original", "which is more"),
+        ("nothing", "5Mi", "missing", "persistentvolumeclaims \"missing\" not found"),
+    ] {
+        claim(s, name, "local", size, copy_of(source));
+        pod(s, name, name);
+        let message = s.event(name, "ProvisioningFailed");
+        assert!(message.contains(why), "{message}");
+        s.ok(&["delete", "pod", name]);
+        s.ok(&["delete", "pvc", name]);
+    }
+    s.ok(&["delete", "pod", "q"]);
+    for name in ["original", "copy"] {
+        delete_claim(s, name);
     }
 }
 

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::volumes::token::{self, Issued, Tokens};
+use crate::volumes::usage::{Amount, ClaimedVolume, Place, PodVolume, VolumeUsages};
 
 /// An API with what a test gives it.
 #[derive(Default)]
@@ -126,7 +127,7 @@ impl Lab {
         let capabilities = capabilities.iter().map(|c| (*c).into()).collect();
         let capabilities = NodeGetCapabilitiesResponse { capabilities };
         let (a, b, c, d) = (answer.clone(), answer.clone(), answer.clone(), answer.clone());
-        let (e, count) = (answer, stages.clone());
+        let (e, f, count) = (answer.clone(), answer, stages.clone());
         let server = Server::new()
             .unary(&csi::NODE_GET_INFO, |_| async {
                 Ok(NodeGetInfoResponse { node_id: "id".into(), ..NodeGetInfoResponse::default() })
@@ -147,6 +148,12 @@ impl Lab {
             })
             .unary(&csi::NODE_UNPUBLISH_VOLUME, move |q: csi::NodeUnpublishVolumeRequest| {
                 d("unpublish", pod_of(&q.target_path), String::new())
+            })
+            .unary(&csi::NODE_GET_VOLUME_STATS, move |q: csi::NodeGetVolumeStatsRequest| {
+                let done = f("stats", pod_of(&q.volume_path), last(&q.staging_target_path));
+                let bytes = csi::VolumeUsage { total: 100, available: 60, used: 40, unit: csi::Unit::Bytes.into() };
+                let answer = csi::NodeGetVolumeStatsResponse { usage: vec![bytes], volume_condition: None };
+                async move { done.await.map(|_| answer) }
             })
             .unary(&csi::NODE_EXPAND_VOLUME, move |q: csi::NodeExpandVolumeRequest| {
                 let done = e("expand", q.capacity_range.unwrap_or_default().required_bytes.to_string(), String::new());
@@ -456,6 +463,43 @@ async fn a_volume_that_has_grown_is_expanded_once() {
     lab.fails.lock().insert("expand", Status::internal("no space"));
     lab.csi.expand(&persistent, &claim, &pod("u1")).await;
     assert!(lab.take_log()[1].starts_with("event VolumeResizeFailed"));
+}
+
+#[tokio::test]
+async fn drivers_say_how_full_their_volumes_are() {
+    let pv = volume(json!({}));
+    let source = pv.spec.as_ref().unwrap().csi.as_ref().unwrap();
+    let persistent = Persistent { name: "pv", volume: &pv, source };
+    let silent = Lab::new(STAGES).await;
+    assert!(silent.csi.usage(&silent.csi.published(&persistent, "u1")).await.is_none());
+    assert!(silent.take_log().is_empty(), "a driver without the capability is not asked");
+
+    let lab = Lab::new(&[NodeCapability::StageUnstageVolume, NodeCapability::GetVolumeStats]).await;
+    let usages = Arc::new(VolumeUsages::default());
+    let add = |pod: &str| {
+        let place = Place::Driver(lab.csi.clone(), lab.csi.published(&persistent, pod));
+        let key = PodVolume { pod: pod.into(), volume: "v".into() };
+        usages.insert(key, ClaimedVolume { namespace: "ns".into(), claim: "c".into(), place });
+    };
+    add("u1");
+    for _ in 0..2 {
+        let all = usages.all().await;
+        assert_eq!(all[0].2.bytes, Amount { total: 100, available: 60, used: 40 });
+        assert_eq!(all[0].2.inodes, None);
+    }
+    assert_eq!(lab.take_log(), ["stats u1"], "it is asked once a minute");
+    lab.fails.lock().insert("stats", Status::internal("no"));
+    usages.remove("u1");
+    add("u2");
+    assert!(usages.all().await.is_empty());
+    // A driver that hangs delays a request a little, and gets no second call.
+    lab.fails.lock().insert("stats", Status::cancelled("hang"));
+    add("u3");
+    lab.take_log();
+    for _ in 0..2 {
+        assert!(usages.all().await.is_empty());
+    }
+    assert_eq!(lab.take_log(), ["stats u3"]);
 }
 
 #[tokio::test(start_paused = true)]

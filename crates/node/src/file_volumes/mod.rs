@@ -7,23 +7,25 @@
 //! Programs of pods may detach a loop device that they have as a device: the agent keeps it open, and never gives the number that
 //! one pod had to a volume of another one.
 //!
-//! Left out: snapshots and copies.
+//! Left out: snapshots, and copies of volumes that pods use.
 
 mod format;
 mod programs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 use runtime::beneath::{make_private, mounts_of_device, unmount_below};
 use runtime::loop_device::{Lifetime, LoopDevice};
@@ -65,6 +67,8 @@ pub enum Error {
     Gone(String),
     #[error("the volume is still mounted at {0}")]
     InUse(String),
+    #[error("volume {0} cannot be copied while a pod uses it; the copy is made once no pod does")]
+    SourceInUse(String),
     #[error("{what}: {source}")]
     Io {
         what: String,
@@ -193,8 +197,15 @@ impl FileVolumes {
         .await
     }
 
-    /// Makes the file of a volume, and its file system. Does nothing if it exists.
-    pub async fn make(&self, name: &str, size: u64, options: FileOptions) -> Result<(), Error> {
+    /// Makes the file of a volume, and its file system, or a copy of `source`, which has the same format and is not larger. Does nothing if
+    /// the file exists.
+    pub async fn make(
+        &self,
+        name: &str,
+        size: u64,
+        options: FileOptions,
+        source: Option<&FileVolume>,
+    ) -> Result<(), Error> {
         let _guard = self.lock(name).await;
         let (root, path) = (self.root.clone(), self.path(name));
         let unfinished = path.with_extension(UNFINISHED);
@@ -205,11 +216,14 @@ impl FileVolumes {
         let made = async {
             let new = unfinished.clone();
             blocking(move || create(&root, &new, size, options.is_preallocated)).await?;
+            if let Some(source) = source {
+                return self.copy(source, &unfinished, &path).await;
+            }
             if let Some(program) = options.format.make(&unfinished, options.is_preallocated) {
                 run_successfully(program).await?;
             }
             let (new, place) = (unfinished.clone(), place.clone());
-            blocking(move || finish(&new, &path, &place, options.format)).await
+            blocking(move || finish(&new, &path, Some(&place), options.format)).await
         };
         let made = made.await;
         if made.is_err() {
@@ -221,6 +235,30 @@ impl FileVolumes {
             .await;
         }
         made
+    }
+
+    /// Fills a new file with the contents of a volume, which then use all of it.
+    async fn copy(&self, source: &FileVolume, unfinished: &Path, path: &Path) -> Result<(), Error> {
+        let _guard = self.lock(&source.name).await;
+        let (from, to, name) = (self.path(&source.name), unfinished.to_owned(), source.name.clone());
+        let grows = blocking(move || {
+            let (from, to) = (open(&from)?, open(&to)?);
+            if LoopDevice::find(&from).map_err(failed("finding the loop device"))?.is_some() {
+                return Err(Error::SourceInUse(name));
+            }
+            copy_data(&from, &to).map_err(failed("copying the volume"))?;
+            let length = |f: &File| f.metadata().map(|m| m.len()).map_err(failed("reading the size"));
+            Ok::<_, Error>(length(&to)? > length(&from)?)
+        })
+        .await?;
+        if grows {
+            self.check(source.format, true, unfinished, path).await?;
+            if let Some(program) = source.format.grow(unfinished, None) {
+                run_successfully(program).await?;
+            }
+        }
+        let (unfinished, path, format) = (unfinished.to_owned(), path.to_owned(), source.format);
+        blocking(move || finish(&unfinished, &path, None, format)).await
     }
 
     /// Makes the file of a volume larger. Does nothing if it is as large.
@@ -465,10 +503,32 @@ fn create(root: &Path, path: &Path, size: u64, is_preallocated: bool) -> Result<
     set_size(&file, 0, size, is_preallocated).map_err(what())
 }
 
-/// Lets every user write to a new file system, and gives the file its name.
-fn finish(unfinished: &Path, path: &Path, place: &Path, format: Format) -> Result<(), Error> {
+/// Copies what a file contains. Holes stay holes.
+fn copy_data(from: &File, to: &File) -> io::Result<()> {
+    let end = from.metadata()?.len();
+    let mut at = 0;
+    while at < end {
+        let start = match lseek(from, at.cast_signed(), Whence::SeekData) {
+            // Nothing but a hole is left.
+            Err(Errno::ENXIO) => return Ok(()),
+            start => start?,
+        };
+        let hole = lseek(from, start, Whence::SeekHole)?.cast_unsigned();
+        let start = lseek(from, start, Whence::SeekSet)?.cast_unsigned();
+        lseek(to, start.cast_signed(), Whence::SeekSet)?;
+        let (mut part, mut to) = (from.take(hole - start), to);
+        if io::copy(&mut part, &mut to)? < hole - start {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        at = hole;
+    }
+    Ok(())
+}
+
+/// Gives a complete file its name. `place`: where a new file system is mounted for a moment, to let every user write.
+fn finish(unfinished: &Path, path: &Path, place: Option<&Path>, format: Format) -> Result<(), Error> {
     let file = open(unfinished)?;
-    if format != Format::Raw {
+    if let Some(place) = place.filter(|_| format != Format::Raw) {
         fs::create_dir_all(place).map_err(failed(place.display()))?;
         mount_file(&file, place, format, true)?;
         let changed = fs::set_permissions(place, fs::Permissions::from_mode(ROOT_MODE));

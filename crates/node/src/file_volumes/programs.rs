@@ -55,3 +55,19 @@ pub(super) fn is_installed(program: Program) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|d| d.join(program.name).is_file())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn errors_say_what_is_missing_and_what_was_printed() {
+        let program = |name| Program { name, package: "tools" };
+        let missing = run_successfully((program("mkfs.nothing"), Vec::new())).await.unwrap_err().to_string();
+        assert!(missing.contains("mkfs.nothing is not installed on this node: install the package tools"), "{missing}");
+        let script = ["-c".to_owned(), "echo first; echo second >&2; exit 3".to_owned()];
+        let failed = run_successfully((program("sh"), script.into())).await.unwrap_err().to_string();
+        assert_eq!(failed, "sh failed with exit status: 3: first; second");
+        assert!(is_installed(program("sh")) && !is_installed(program("mkfs.nothing")));
+    }
+}

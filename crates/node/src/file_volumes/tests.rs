@@ -61,7 +61,7 @@ fn total(path: &Path) -> u64 {
 async fn a_file_system_has_the_size_of_its_volume() {
     let Some(m) = Machine::new() else { return };
     for _ in 0..2 {
-        m.files.make("pvc-1", 8 << 20, EXT4).await.unwrap();
+        m.files.make("pvc-1", 8 << 20, EXT4, None).await.unwrap();
     }
     assert_eq!(m.files.unused().await, ["pvc-1"]);
     let (v, a, b) = (volume("pvc-1", Format::Ext4), m.path("pods/a/v"), m.path("pods/b/v"));
@@ -82,7 +82,7 @@ async fn a_file_system_has_the_size_of_its_volume() {
 
     unmount_below(&m.path("pods")).unwrap();
     m.detached("pvc-1").await;
-    assert!(matches!(m.files.make("pvc-2", 1 << 60, EXT4).await, Err(Error::TooLarge { .. })));
+    assert!(matches!(m.files.make("pvc-2", 1 << 60, EXT4, None).await, Err(Error::TooLarge { .. })));
     for _ in 0..2 {
         m.files.remove("pvc-1").await.unwrap();
     }
@@ -92,7 +92,7 @@ async fn a_file_system_has_the_size_of_its_volume() {
 #[tokio::test]
 async fn it_grows_before_it_is_mounted() {
     let Some(m) = Machine::new() else { return };
-    m.files.make("pvc-1", 8 << 20, EXT4).await.unwrap();
+    m.files.make("pvc-1", 8 << 20, EXT4, None).await.unwrap();
     let (v, place) = (volume("pvc-1", Format::Ext4), m.path("pods/a/v"));
     m.files.mount(&v, &place, false).await.unwrap();
     let before = total(&place);
@@ -115,7 +115,7 @@ async fn it_grows_before_it_is_mounted() {
 #[tokio::test]
 async fn a_damaged_file_system_is_not_mounted() {
     let Some(m) = Machine::new() else { return };
-    m.files.make("pvc-1", 8 << 20, EXT4).await.unwrap();
+    m.files.make("pvc-1", 8 << 20, EXT4, None).await.unwrap();
     let file = OpenOptions::new().write(true).open(m.files.path("pvc-1")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 16 << 10], 0).unwrap();
     let (v, place) = (volume("pvc-1", Format::Ext4), m.path("pods/a/v"));
@@ -130,7 +130,7 @@ async fn a_damaged_file_system_is_not_mounted() {
 async fn devices_go_with_the_last_pod() {
     let Some(m) = Machine::new() else { return };
     for name in ["pvc-1", "pvc-2"] {
-        m.files.make(name, 4 << 20, FileOptions { format: Format::Raw, is_preallocated: true }).await.unwrap();
+        m.files.make(name, 4 << 20, FileOptions { format: Format::Raw, is_preallocated: true }, None).await.unwrap();
         let meta = m.files.path(name).metadata().unwrap();
         assert!(is_preallocated(&meta), "the disk is reserved");
     }
@@ -171,11 +171,76 @@ async fn devices_go_with_the_last_pod() {
     }
 }
 
+#[tokio::test]
+async fn a_copy_has_the_contents_of_its_source() {
+    let Some(m) = Machine::new() else { return };
+    m.files.make("pvc-1", 8 << 20, EXT4, None).await.unwrap();
+    let (source, copy) = (volume("pvc-1", Format::Ext4), volume("pvc-2", Format::Ext4));
+    let (a, b) = (m.path("pods/a/v"), m.path("pods/b/v"));
+    m.files.mount(&source, &a, false).await.unwrap();
+    fs::write(a.join("file"), "copied").unwrap();
+    let refused = m.files.make("pvc-2", 16 << 20, EXT4, Some(&source)).await;
+    assert!(matches!(refused, Err(Error::SourceInUse(_))), "{refused:?}");
+    unmount_below(&m.path("pods")).unwrap();
+    m.detached("pvc-1").await;
+    m.files.make("pvc-2", 16 << 20, EXT4, Some(&source)).await.unwrap();
+    for (volume, place) in [(&source, &a), (&copy, &b)] {
+        m.files.mount(volume, place, false).await.unwrap();
+        assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "copied");
+    }
+    assert!(total(&b) > total(&a) + (6 << 20), "it has a size of its own");
+    fs::write(b.join("file"), "changed").unwrap();
+    assert_eq!(fs::read_to_string(a.join("file")).unwrap(), "copied");
+    assert!(m.files.path("pvc-2").metadata().unwrap().blocks() * 512 < 8 << 20, "holes stay holes");
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_nothing_behind() {
+    let Some(m) = Machine::new() else { return };
+    let disk = m.path("volumes");
+    fs::create_dir(&disk).unwrap();
+    mount(Some("none"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=8m")).unwrap();
+    fs::write(disk.join("other"), vec![1; (8 << 20) - 8192]).unwrap();
+    for (is_preallocated, reason) in [(false, "No space left on device"), (true, "No space left on device")] {
+        let made = m.files.make("pvc-1", 6 << 20, FileOptions { is_preallocated, ..EXT4 }, None).await;
+        let error = made.unwrap_err();
+        let text = format!("{error}");
+        assert!(text.contains(reason) || matches!(error, Error::Program { .. }), "{text}");
+        let left: Vec<_> = fs::read_dir(&disk).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["other"]);
+    }
+}
+
+/// xfs grows while it is mounted, whatever the capabilities of the process are.
+#[tokio::test]
+async fn xfs_grows_while_it_is_mounted() {
+    let Some(m) = Machine::new() else { return };
+    if obstacle(Format::Xfs).is_some() {
+        return;
+    }
+    let xfs = FileOptions { format: Format::Xfs, is_preallocated: false };
+    m.files.make("pvc-1", Format::Xfs.size(1), xfs, None).await.unwrap();
+    let (v, place) = (volume("pvc-1", Format::Xfs), m.path("pods/a/v"));
+    m.files.mount(&v, &place, false).await.unwrap();
+    let before = total(&place);
+    for size in [400, 500] {
+        m.files.grow_file("pvc-1", size << 20).await.unwrap();
+        assert_eq!(m.files.grow_contents(&v).await.unwrap(), Contents::AsLargeAsFile);
+    }
+    assert!(total(&place) > before + (150 << 20));
+    unmount_below(&m.path("pods")).unwrap();
+    m.detached("pvc-1").await;
+    m.files.grow_file("pvc-1", 600 << 20).await.unwrap();
+    assert_eq!(m.files.grow_contents(&v).await.unwrap(), Contents::GrowsWhenMounted);
+    assert_eq!(m.files.mount(&v, &place, true).await.unwrap(), Contents::AsLargeAsFile);
+    assert!(total(&place) > before + (250 << 20));
+}
+
 /// An agent that was killed left a file half made, mounted.
 #[tokio::test]
 async fn what_was_left_unfinished_is_removed() {
     let Some(m) = Machine::new() else { return };
-    m.files.make("pvc-1", 4 << 20, EXT4).await.unwrap();
+    m.files.make("pvc-1", 4 << 20, EXT4, None).await.unwrap();
     let (unfinished, place) = (m.path("volumes/pvc-2.new"), m.path("volumes/pvc-2.mnt"));
     fs::copy(m.files.path("pvc-1"), &unfinished).unwrap();
     fs::create_dir(&place).unwrap();
@@ -184,7 +249,7 @@ async fn what_was_left_unfinished_is_removed() {
     m.files.recover().await;
     assert_eq!(fs::read_dir(m.path("volumes")).unwrap().count(), 1);
     assert_eq!(m.files.unused().await, ["pvc-1"]);
-    m.files.make("pvc-2", 4 << 20, EXT4).await.unwrap();
+    m.files.make("pvc-2", 4 << 20, EXT4, None).await.unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 use std::path::Path;
 
-use crate::file_volumes::{FileOptions, Format, is_volume_name};
+use crate::file_volumes::{FileOptions, FileVolume, Format, is_volume_name};
 
 /// The name of the provisioner in storage classes.
 pub const PROVISIONER: &str = "kemudi.local/directory";
@@ -58,9 +58,7 @@ pub fn medium(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Med
     if spec.selector.is_some() {
         return refused("claim.Spec.Selector is not supported");
     }
-    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return refused("data sources are not supported");
-    }
+    let has_source = source(claim)?.is_some();
     let modes = spec.access_modes.unwrap_or_default();
     if let Some(mode) = modes.iter().find(|m| !matches!(m.as_str(), "ReadWriteOnce" | "ReadWriteOncePod")) {
         let why = "is not supported: a volume of a node is ReadWriteOnce or ReadWriteOncePod";
@@ -83,6 +81,9 @@ pub fn medium(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Med
         }
     }
     let is_block = spec.volume_mode.as_deref() == Some("Block");
+    if has_source && !is_file {
+        return refused("copies of claims need a StorageClass with the parameter type: file");
+    }
     if !is_file {
         return match (is_block, file_system.is_some() || allocation.is_some()) {
             (true, _) => refused("block volumes need a StorageClass with the parameter type: file"),
@@ -95,7 +96,58 @@ pub fn medium(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Med
         return Err(Refusal(format!("file system {name:?} is not supported: only ext4 and xfs are")));
     };
     let format = if is_block { Format::Raw } else { format };
+    if has_source && format == Format::Xfs {
+        return refused("copies of xfs are not supported");
+    }
     Ok(Medium::File(FileOptions { format, is_preallocated: allocation.is_some_and(|a| a == "full") }))
+}
+
+/// Whether the volume is bound to the claim.
+pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    reference.is_some_and(|r| r.uid.is_some() && r.uid == claim.metadata.uid)
+}
+
+/// The name of the claim, in the same namespace, whose contents the volume gets. Errors if it is not a claim.
+pub fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, Refusal> {
+    let Some(spec) = &claim.spec else { return Ok(None) };
+    let (group, kind, name, namespace) = match (&spec.data_source_ref, &spec.data_source) {
+        (Some(r), _) => (&r.api_group, &r.kind, &r.name, r.namespace.as_ref()),
+        (None, Some(r)) => (&r.api_group, &r.kind, &r.name, None),
+        (None, None) => return Ok(None),
+    };
+    if kind != "PersistentVolumeClaim" || group.as_ref().is_some_and(|g| !g.is_empty()) {
+        return Err(Refusal(format!(
+            "data sources of the kind {kind} are not supported: only PersistentVolumeClaim is"
+        )));
+    }
+    if namespace.is_some() && namespace != claim.metadata.namespace.as_ref() {
+        return Err(Refusal("data sources of other namespaces are not supported".into()));
+    }
+    Ok(Some(name.clone()))
+}
+
+/// The volume of the claim `source`, if it can be copied into a file of this format and size. `volume`: None if it is not on this node.
+pub fn copied<'a>(
+    source: &str,
+    volume: Option<&'a FileVolume>,
+    (format, size): (Format, u64),
+    source_size: u64,
+) -> Result<&'a FileVolume, Refusal> {
+    let Some(volume) = volume else {
+        let why =
+            "the volume of the source claim is not a file of this node: the first pod of a copy needs the same node";
+        return Err(Refusal(format!("claim {source:?} cannot be copied: {why}")));
+    };
+    if volume.format != format {
+        return Err(Refusal(format!(
+            "claim {source:?} cannot be copied: its volume mode or file system is another one"
+        )));
+    }
+    if source_size > size {
+        return Err(Refusal(format!("claim {source:?} cannot be copied: it has {source_size} bytes, which is more")));
+    }
+    Ok(volume)
 }
 
 /// The bytes that a claim requests; 0 if that cannot be read.
@@ -276,7 +328,30 @@ mod tests {
         ] {
             assert!(medium(&claim(changes.clone()), &plain).is_err(), "{changes}");
         }
+        let files = class(json!({"parameters": {"type": "file"}}));
+        let claimed = json!({"kind": "PersistentVolumeClaim", "name": "x"});
+        let same = json!({"dataSource": claimed, "dataSourceRef": claimed});
+        assert!(medium(&claim(same.clone()), &files).is_ok());
+        assert_eq!(source(&claim(same)).unwrap().as_deref(), Some("x"));
+        let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "x"});
+        let elsewhere = json!({"kind": "PersistentVolumeClaim", "name": "x", "namespace": "other"});
+        for changes in [json!({"dataSource": snapshot}), json!({"dataSourceRef": elsewhere})] {
+            assert!(medium(&claim(changes.clone()), &files).is_err(), "{changes}");
+        }
         assert!(medium(&claim(json!({})), &class(json!({"mountOptions": ["ro"]}))).is_err());
+    }
+
+    #[test]
+    fn copies_are_of_the_same_kind_and_not_smaller() {
+        let volume = FileVolume { name: "pvc-1".into(), format: Format::Ext4 };
+        assert_eq!(copied("c", Some(&volume), (Format::Ext4, 2), 2), Ok(&volume));
+        for (volume, target, why) in [
+            (None, (Format::Ext4, 2), "is not a file of this node"),
+            (Some(&volume), (Format::Raw, 2), "volume mode or file system"),
+            (Some(&volume), (Format::Ext4, 1), "has 2 bytes, which is more"),
+        ] {
+            assert!(copied("c", volume, target, 2).unwrap_err().0.contains(why), "{why}");
+        }
     }
 
     #[test]

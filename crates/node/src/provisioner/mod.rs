@@ -6,7 +6,7 @@
 //! **Invariant.** The name of a directory or file comes from the UID of the claim alone, and no other one is ever removed, whatever a
 //! volume says. It exists before its volume, and a volume until it is gone.
 //!
-//! Left out: snapshots and copies; the size of a directory is not enforced.
+//! A claim may be a copy of another one (`dataSource`). Left out: snapshots; the size of a directory is not enforced.
 
 mod decide;
 mod directories;
@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::file_volumes::{self, FileVolumes};
+use crate::file_volumes::{self, FileVolume, FileVolumes, Format};
 
 /// What the provisioner of a node needs.
 #[derive(Clone)]
@@ -219,7 +219,8 @@ impl Provisioner {
             }
             Medium::File(options) => {
                 let size = options.format.size(decide::requested(claim));
-                self.options.files.make(name, size, options).await?;
+                let source = self.source(claim, (options.format, size)).await?;
+                self.options.files.make(name, size, options, source.as_ref()).await?;
                 self.options.files.path(name)
             }
         };
@@ -231,6 +232,24 @@ impl Provisioner {
             Err(e) if e.is_already_exists() => Ok(false),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// The volume that a file of this format and size is to be a copy of.
+    async fn source(&self, claim: &PersistentVolumeClaim, target: (Format, u64)) -> Result<Option<FileVolume>, Error> {
+        let Some(name) = decide::source(claim)? else { return Ok(None) };
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let client = &self.options.client;
+        let source = client.api::<PersistentVolumeClaim>().namespace(namespace).get(&name).await?;
+        let bound = source.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
+        let volume = match bound {
+            Some(bound) => client.api::<PersistentVolume>().get_opt(bound).await?,
+            None => None,
+        };
+        let own = volume.filter(|v| self.is_own(v) && decide::is_for(v, &source));
+        let size = own.as_ref().and_then(|v| v.spec.as_ref()?.capacity.as_ref()?.get("storage"));
+        let size = decide::bytes(size);
+        let file = own.as_ref().and_then(|v| self.options.files.recognize(v));
+        Ok(Some(decide::copied(&name, file.as_ref(), target, size)?.clone()))
     }
 
     async fn sync_volume(&self, key: &Key) -> Result<Outcome, Error> {
