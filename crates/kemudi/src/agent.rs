@@ -272,7 +272,7 @@ pub async fn start(
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
-        node_ip,
+        node_ips: vec![node_ip.into()],
         hostname: config.node_name.clone(),
         observer: Arc::new(MachineObserver::new(
             data_dir.clone(),
@@ -292,7 +292,7 @@ pub async fn start(
         cdi_directories: node::CDI_DIRECTORIES.map(PathBuf::from).into(),
         log_dir,
         dns: dns(&config.configuration, config.cluster.dns),
-        pod_cidr: Some(config.pod_range.to_string()),
+        pod_cidrs: vec![config.pod_range.to_string()],
         configuration: config.configuration.clone(),
         decoder: Arc::new(Decoder),
         sysctls: config.sysctls.clone(),

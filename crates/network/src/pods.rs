@@ -6,7 +6,7 @@
 //! address is used again, and the node's address does not change with its pods. [`crate::ports`] limits what a pod may send.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -88,12 +88,19 @@ impl Options {
 /// The network of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The address of the pod.
-    pub address: Ipv4Addr,
-    /// The address of the bridge, the pod's default gateway.
-    pub gateway: Ipv4Addr,
+    /// The addresses of the pod, one of each family of the cluster, that of the first family first. Never empty.
+    pub addresses: Vec<IpAddr>,
+    /// The addresses of the bridge, the pod's default gateways, in the same order.
+    pub gateways: Vec<IpAddr>,
     /// Path of the pod's network namespace.
     pub namespace: PathBuf,
+}
+
+impl Attachment {
+    /// The address of the pod in the first family of the cluster.
+    pub fn address(&self) -> IpAddr {
+        self.addresses.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+    }
 }
 
 /// The pod network of one node. Cheap to clone.
@@ -250,14 +257,15 @@ impl PodNetwork {
             };
             blocking(allocate).await?
         };
-        let attachment = Attachment { address, gateway: inner.gateway, namespace: path };
+        let attachment =
+            Attachment { addresses: vec![address.into()], gateways: vec![inner.gateway.into()], namespace: path };
         let is_same = namespace.is_none_or(|given| namespace::is_bound(&attachment.namespace, given));
         if known && is_same && inner.port(pod, address).await?.is_some() {
             inner.gate.admit(pod, address).await?;
             return Ok(attachment);
         }
         let connect = async {
-            inner.connect(&attachment, namespace).await?;
+            inner.connect(address, &attachment, namespace).await?;
             inner.gate.admit(pod, address).await
         };
         match connect.await {
@@ -269,12 +277,12 @@ impl PodNetwork {
         }
     }
 
-    /// The address that the pod has, or will have when it is attached.
-    pub async fn reserve(&self, pod: &str) -> Result<Ipv4Addr> {
+    /// The addresses that the pod has, or will have when it is attached.
+    pub async fn reserve(&self, pod: &str) -> Result<Vec<IpAddr>> {
         check_pod(pod)?;
         let mut ipam = self.inner.ipam.clone().lock_owned().await;
         let pod = pod.to_owned();
-        blocking(move || ipam.allocate(&pod)).await
+        Ok(vec![blocking(move || ipam.allocate(&pod)).await?.into()])
     }
 
     /// Replaces the host ports of a pod that is attached or has a reserved address. Errors if another pod has one of them.
@@ -288,8 +296,9 @@ impl PodNetwork {
     }
 
     /// The addresses of all pods.
-    pub async fn attached(&self) -> BTreeMap<String, Ipv4Addr> {
-        self.inner.ipam.lock().await.pods().clone()
+    pub async fn attached(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        let ipam = self.inner.ipam.lock().await;
+        ipam.pods().iter().map(|(pod, address)| (pod.clone(), vec![IpAddr::V4(*address)])).collect()
     }
 
     /// Detaches every pod that is not in `keep` (left by a crash of the node).
@@ -349,7 +358,7 @@ impl Inner {
         let ports = devices.iter().filter(|d| d.controller == Some(self.bridge));
         let mut ports: BTreeMap<&str, u32> = ports.map(|d| (d.name.as_str(), d.index)).collect();
         for (pod, address) in self.ipam.lock().await.pods() {
-            let name = ports::interface(*address);
+            let name = ports::port(*address);
             let mut index = ports.remove(name.as_str());
             if index.is_none() {
                 index = ports.remove(ports::former_interface(pod).as_str());
@@ -463,7 +472,7 @@ impl Inner {
 
     /// The node's side of a pod's pair, if it exists.
     async fn port(&self, pod: &str, address: Ipv4Addr) -> Result<Option<Device>> {
-        for name in [ports::interface(address), ports::former_interface(pod)] {
+        for name in [ports::port(address), ports::former_interface(pod)] {
             let found = self.netlink.device(&name).await?;
             if let Some(device) = found.filter(|d| d.controller == Some(self.bridge)) {
                 return Ok(Some(device));
@@ -472,8 +481,8 @@ impl Inner {
         Ok(None)
     }
 
-    async fn connect(&self, attachment: &Attachment, namespace: Option<&OwnedFd>) -> Result<()> {
-        let name = ports::interface(attachment.address);
+    async fn connect(&self, address: Ipv4Addr, attachment: &Attachment, namespace: Option<&OwnedFd>) -> Result<()> {
+        let name = ports::port(address);
         match self.netlink.device(&name).await? {
             Some(stale) if stale.controller == Some(self.bridge) => self.netlink.delete(stale.index).await?,
             Some(_) => return Err(Error::Foreign(name)),
@@ -500,16 +509,16 @@ impl Inner {
         });
         let inside = made.await.map_err(|e| fail()(std::io::Error::other(e)))??;
         let file = File::open(&attachment.namespace).await.map_err(fail())?.into_std().await;
-        let (address, mtu) = (hardware_address(attachment.address), self.options.mtu);
-        self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), address, mtu).await?;
-        self.secure(self.netlink.index(&name).await?, attachment.address).await?;
+        let (hardware, mtu) = (hardware_address(address), self.options.mtu);
+        self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), hardware, mtu).await?;
+        self.secure(self.netlink.index(&name).await?, address).await?;
         inside.up(1).await?; // lo is the first device of every namespace
         let eth0 = inside.index("eth0").await?;
-        inside.add_address(eth0, attachment.address, 32).await?;
+        inside.add_address(eth0, address, 32).await?;
         inside.up(eth0).await?;
-        let gateway = format!("{}/32", attachment.gateway).parse()?;
+        let gateway = format!("{}/32", self.gateway).parse()?;
         inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
-        inside.replace_route(RouteKind::Default { gateway: attachment.gateway, device: eth0 }).await
+        inside.replace_route(RouteKind::Default { gateway: self.gateway, device: eth0 }).await
     }
 }
 

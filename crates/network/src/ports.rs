@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use crate::{Result, namespace, nft};
@@ -34,8 +34,27 @@ pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
     [0x0a, 0x58, a, b, c, d]
 }
 
-/// The node's side of the pair of the pod with this address.
-pub fn interface(address: Ipv4Addr) -> String {
+/// The address from which names and hardware addresses of a pod derive: that of IPv4.
+fn identity(addresses: &[IpAddr]) -> Ipv4Addr {
+    let own = addresses.iter().find_map(|a| match a {
+        IpAddr::V4(a) => Some(*a),
+        IpAddr::V6(_) => None,
+    });
+    own.unwrap_or(Ipv4Addr::UNSPECIFIED)
+}
+
+/// The hardware address of the pod with these addresses.
+pub fn pod_hardware_address(addresses: &[IpAddr]) -> [u8; 6] {
+    hardware_address(identity(addresses))
+}
+
+/// The node's side of the pair of the pod with these addresses.
+pub fn interface(addresses: &[IpAddr]) -> String {
+    port(identity(addresses))
+}
+
+/// The same, by the pod's address of IPv4.
+pub(crate) fn port(address: Ipv4Addr) -> String {
     format!("km{:08x}", u32::from(address))
 }
 
@@ -81,7 +100,7 @@ fn script(table: &str, gateway: Ipv4Addr, addresses: &BTreeSet<Ipv4Addr>) -> Str
     let mut ports = String::new();
     let mut senders = String::new();
     for address in addresses {
-        let (port, hardware) = (interface(*address), written(hardware_address(*address)));
+        let (port, hardware) = (port(*address), written(hardware_address(*address)));
         let _ = write!(ports, "\"{port}\", ");
         let _ = write!(senders, "\"{port}\" . {hardware} . {address}, ");
     }
@@ -119,8 +138,8 @@ mod tests {
     #[test]
     fn names_of_ports_fit_and_differ() {
         let [a, b] = [Ipv4Addr::new(10, 244, 0, 2), Ipv4Addr::new(10, 244, 0, 3)];
-        assert_eq!(interface(a), "km0af40002");
-        assert_ne!(interface(a), interface(b));
+        assert_eq!(port(a), "km0af40002");
+        assert_ne!(port(a), port(b));
         assert!(former_interface(&"x".repeat(200)).len() == 15 && former_interface("a") != former_interface("b"));
     }
 }

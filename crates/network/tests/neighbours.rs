@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use network::*;
-use node::{Node, read_reply, serve};
+use node::{Node, V4, read_reply, serve};
 
 /// Sends datagrams to every address of the ranges, which are unused.
 fn scan(namespace: &Path, ranges: &[Cidr]) {
@@ -47,24 +47,24 @@ async fn no_pod_fills_the_table_of_neighbours() {
         scan(from, &ranges);
         assert_eq!(requested(), 0);
     }
-    assert_eq!(read_reply(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
+    assert_eq!(read_reply(&pod.namespace, server.v4(), 80).unwrap(), format!("server {}", pod.v4()));
     // A detached pod loses its route, the next one with its address gets one, and another process adopts them.
     let way = |of: Ipv4Addr| node.ip(&node.node, &format!("route show {of}/32"));
-    assert!(way(server.address).contains(&node.options.bridge()));
+    assert!(way(server.v4()).contains(&node.options.bridge()));
     let former = format!("{} dev {} src {}", node.options.pod_range, node.options.bridge(), network.gateway());
     drop(network);
     node.ip(&node.node, &format!("route add {former} proto static"));
-    node.ip(&node.node, &format!("route del {}/32", server.address));
+    node.ip(&node.node, &format!("route del {}/32", server.v4()));
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
-    assert!(way(server.address).contains(&node.options.bridge()));
+    assert!(way(server.v4()).contains(&node.options.bridge()));
     assert_eq!(
         node.ip(&node.node, &format!("route show {}", node.options.pod_range)).trim(),
         "",
         "of an earlier version"
     );
-    assert_eq!(read_reply(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
+    assert_eq!(read_reply(&pod.namespace, server.v4(), 80).unwrap(), format!("server {}", pod.v4()));
     network.detach("s").await.unwrap();
-    assert_eq!(way(server.address).trim(), "");
+    assert_eq!(way(server.v4()).trim(), "");
     drop(network);
     node.finish().await;
 }

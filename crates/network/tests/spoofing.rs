@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use network::*;
 use node::frames::{Attack, FALSE, Wire};
-use node::{Node, read_reply, serve};
+use node::{Node, V4, read_reply, serve};
 
 const PORT: u16 = 5999;
 
@@ -64,22 +64,22 @@ async fn attack(node: &Node, network: &PodNetwork) {
     let everybody = Ipv4Addr::UNSPECIFIED;
     let friends = [echo(&friend.namespace, everybody)];
     let wire = namespace::run_in(Some(&attacker.namespace), || Wire::open("eth0")).unwrap();
-    let plan = Attack { own: attacker.address, gateway, victims: vec![server.address, friend.address] };
+    let plan = Attack { own: attacker.v4(), gateway, victims: vec![server.v4(), friend.v4()] };
     let (own, theirs) = (client(&attacker.namespace), client(&friend.namespace));
     let (mut lost, mut overheard) = (0, 0);
     for round in 0..20 {
         plan.takeover().iter().for_each(|f| wire.send(f));
-        for to in [server.address, gateway] {
+        for to in [server.v4(), gateway] {
             lost += u32::from(!exchange(&theirs, to, format!("secret {round}").as_bytes()));
         }
-        let requested = read_reply(&friend.namespace, server.address, 80);
-        lost += u32::from(requested.ok() != Some(format!("server {}", friend.address)));
+        let requested = read_reply(&friend.namespace, server.v4(), 80);
+        lost += u32::from(requested.ok() != Some(format!("server {}", friend.v4())));
         plan.false_sources(PORT).iter().for_each(|f| wire.send(f));
         // Afterwards the attacker can still send with its own address.
-        for to in [server.address, friend.address, gateway] {
+        for to in [server.v4(), friend.v4(), gateway] {
             lost += u32::from(!exchange(&own, to, b"own"));
         }
-        overheard += wire.received_for_others(attacker.address).len();
+        overheard += wire.received_for_others(attacker.v4()).len();
     }
     let false_ones: Vec<_> = received
         .iter()
@@ -109,7 +109,7 @@ async fn with_bridge_filter(value: &'static str) {
     let rules = ServiceRules::open(node.service_options()).unwrap();
     let [server, friend] = [network.attach("server").await, network.attach("friend").await].map(Result::unwrap);
     let ip = Ipv4Addr::new(10, 96, 0, 10);
-    let endpoint = Endpoint { address: server.address, port: 80, cluster: true, local: true };
+    let endpoint = Endpoint { address: server.v4(), port: 80, cluster: true, local: true };
     let service = ServicePort {
         name: "default/web:http".into(),
         cluster_ip: ip,
@@ -125,12 +125,12 @@ async fn with_bridge_filter(value: &'static str) {
         external_policy: Policy::Cluster,
     };
     rules.apply(&[service]).await.unwrap();
-    assert_eq!(read_reply(&friend.namespace, ip, 8080).unwrap(), format!("server {}", friend.address));
+    assert_eq!(read_reply(&friend.namespace, ip, 8080).unwrap(), format!("server {}", friend.v4()));
     assert!(read_reply(&server.namespace, ip, 8080).unwrap().starts_with("server "));
     assert!(read_reply(&node.node, ip, 8080).unwrap().starts_with("server "));
     // An address that is used again is its new owner's.
     network.detach("server").await.unwrap();
-    assert!(!node.ip(&node.node, "neigh show nud permanent").contains(&server.address.to_string()));
+    assert!(!node.ip(&node.node, "neigh show nud permanent").contains(&server.v4().to_string()));
     node.finish().await;
 }
 
@@ -157,7 +157,7 @@ async fn ports_of_earlier_versions_are_brought_up_to_date() {
     for (pod, attachment) in ["evil", "server"].into_iter().zip(&attachments) {
         let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         let former = format!("km{:013x}", hash & 0xf_ffff_ffff_ffff);
-        let name = format!("km{:08x}", u32::from(attachment.address));
+        let name = format!("km{:08x}", u32::from(attachment.v4()));
         for change in [
             format!("link set {name} down"),
             format!("link set {name} name {former}"),
@@ -180,7 +180,7 @@ async fn ports_of_earlier_versions_are_brought_up_to_date() {
         for setting in ["learning off", "locked on", " flood off", "mcast_flood off", "bcast_flood off", "hairpin on"] {
             assert!(port.contains(setting), "{setting}:\n{port}");
         }
-        let known = node.ip(&node.node, &format!("neigh show {}", attachment.address));
+        let known = node.ip(&node.node, &format!("neigh show {}", attachment.v4()));
         assert!(known.contains("PERMANENT"), "{known}");
     }
     assert!(!node.ip(&node.node, "-o link").contains("kmlost"), "a port of no pod stayed");

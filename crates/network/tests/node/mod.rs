@@ -157,3 +157,17 @@ pub fn leaked(node: &Node) -> u64 {
     let received = text.split("RX:").nth(1).unwrap().split('\\').nth(1).unwrap();
     received.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
+
+/// The address of IPv4 of a pod.
+pub trait V4 {
+    fn v4(&self) -> Ipv4Addr;
+}
+
+impl V4 for Attachment {
+    fn v4(&self) -> Ipv4Addr {
+        match self.address() {
+            std::net::IpAddr::V4(address) => address,
+            std::net::IpAddr::V6(address) => panic!("{address}"),
+        }
+    }
+}
