@@ -241,7 +241,7 @@ impl ControlPlane {
                 apiserver::listen::serve(server.clone(), listener.clone(), tls.clone(), shutdown.clone())
             });
         };
-        if let Some(inside) = config.inside.filter(|inside| !config.bind.is_unspecified() && *inside != config.bind) {
+        if let Some(inside) = config.inside.filter(|inside| !crate::kubelet::is_covered(config.bind, *inside)) {
             let socket = SocketAddr::new(inside, address.port());
             let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
             listen("api-for-pods", second);
