@@ -9,10 +9,10 @@ use crate::options::{KubeletOptions, NodeOptions};
 use crate::token;
 use client::Informers;
 use meta::Clock;
-use network::{Cidr, Egress, NodeBridge, ServiceOptions, ServiceRules, namespace};
+use network::{Cidr, Egress, NodeBridge, Ranges, ServiceOptions, ServiceRules, namespace};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -48,6 +48,10 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("--node-network {nodes} overlaps {what} {range}")]
     Overlap { nodes: Cidr, what: &'static str, range: Cidr },
+    #[error(
+        "--node-network {nodes} has no range of the family of --service-cluster-ip-range {services}, the first one: give it a range of each family"
+    )]
+    Family { nodes: Ranges, services: Cidr },
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
     #[error("creating the bootstrap token of the nodes: {0}")]
@@ -80,7 +84,12 @@ impl Machine {
                 }
             }
         }
-        Ok(NodeBridge::check_ranges(nodes, options.nodes.unwrap_or(1))?)
+        NodeBridge::check_ranges(nodes, options.nodes.unwrap_or(1))?;
+        // Pods reach the API server at this machine's address of that family.
+        if nodes.of(cluster.services.first().family()).is_none() {
+            return Err(Error::Family { nodes, services: cluster.services.first() });
+        }
+        Ok(())
     }
 
     /// Creates the bridge of the nodes. Their range is [checked](Self::check).
@@ -93,9 +102,9 @@ impl Machine {
         Ok(Self { bridge, cluster, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
 
-    /// The address of this machine that nodes reach.
-    pub fn gateway(&self) -> Ipv4Addr {
-        self.bridge.gateway()
+    /// The addresses of this machine that nodes reach.
+    pub fn gateways(&self) -> &[IpAddr] {
+        self.bridge.gateways()
     }
 
     /// Starts the nodes. The API server serves at the gateway, on this port.

@@ -354,11 +354,15 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         _ => None,
     };
     let gateways = network.as_ref().map(network::PodNetwork::gateways).unwrap_or_default().to_vec();
-    // Where pods reach the server: by an address of the family of its service.
-    let is_first = |ip: &&IpAddr| ranges.first().is_some_and(|range| range.is_ipv6() == ip.is_ipv6());
+    // Where pods reach the server: first by an address of the family of its service.
+    let is_first = |ip: &IpAddr| ranges.first().is_some_and(|range| range.is_ipv6() == ip.is_ipv6());
     let given = node.as_ref().and_then(|n| n.node_ips.clone());
-    let own = given.iter().flat_map(|ips| ips.all()).chain(&gateways).find(is_first).copied();
-    let inside = own.or(machine.as_ref().map(|m| m.gateway().into()));
+    let own = given.iter().flat_map(|ips| ips.all()).chain(&gateways).copied().find(is_first);
+    let mut inside: Vec<IpAddr> = match &machine {
+        Some(machine) => machine.gateways().to_vec(),
+        None => own.into_iter().collect(),
+    };
+    inside.sort_by_key(|ip| !is_first(ip));
     let config = Config {
         data_dir: options.data_dir.clone(),
         bind: options.bind_address,
@@ -403,7 +407,8 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     };
     let informers = components::start(&parts, threads.controllers, threads.scheduler);
     if let Some(membership) = &parts.membership {
-        let address = std::net::SocketAddr::new(config.inside.unwrap_or(advertise), plane.address.port());
+        let address =
+            std::net::SocketAddr::new(config.inside.first().copied().unwrap_or(advertise), plane.address.port());
         components::follow_peers(&parts, membership, address, threads.controllers);
     }
     let mut running_node = None;

@@ -118,6 +118,11 @@ impl NodeBridge {
         Ok(NodeBridge { netlink, id: id.to_owned(), bridge, ranges, gateways, pods, egress, routes: Mutex::new(None) })
     }
 
+    /// The addresses of this machine on the bridge, in the order of the ranges.
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.gateways
+    }
+
     /// The address of this machine on the bridge, by which nodes reach it: that of IPv4.
     pub fn gateway(&self) -> Ipv4Addr {
         identity(&self.gateways)
