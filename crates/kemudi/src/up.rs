@@ -149,7 +149,11 @@ pub fn set_up_process() {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
     // Makes the modes of created files independent of the caller's umask.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    // Zeroing huge pages for little use makes writes three times slower.
+    no_huge_pages();
+}
+
+/// Zeroing huge pages for little use makes writes three times slower.
+pub fn no_huge_pages() {
     if let Err(e) = nix::sys::prctl::set_thp_disable(true) {
         tracing::debug!("turning huge pages off failed: {e}");
     }
