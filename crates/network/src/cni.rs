@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::Mutex;
 
-use crate::ports::hardware_address;
+use crate::ports::pod_hardware_address as hardware_address;
 use crate::{Error, PodNetwork, Result};
 
 /// The type of the plugin, and the name of its program.
@@ -231,11 +231,14 @@ impl Server {
             .into();
         self.owners.lock().await.set(&call.pod, Some(&call.container))?;
         let attached = self.network.attach_namespace(&call.pod, Some(&namespace)).await?;
-        let mac = hardware_address(attached.address).map(|byte| format!("{byte:02x}")).join(":");
+        let mac = hardware_address(&attached.addresses).map(|byte| format!("{byte:02x}")).join(":");
+        let pairs = || attached.addresses.iter().zip(&attached.gateways);
+        let address = |(ip, gateway): (&IpAddr, &IpAddr)| json!({"address": format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 }), "gateway": gateway, "interface": 0});
+        let route = |(ip, gateway): (&IpAddr, &IpAddr)| json!({"dst": if ip.is_ipv4() { "0.0.0.0/0" } else { "::/0" }, "gw": gateway});
         Ok(json!({
             "interfaces": [{"name": "eth0", "mac": mac, "sandbox": call.namespace}],
-            "ips": [{"address": format!("{}/32", attached.address), "gateway": attached.gateway, "interface": 0}],
-            "routes": [{"dst": "0.0.0.0/0", "gw": attached.gateway}],
+            "ips": pairs().map(address).collect::<Vec<_>>(),
+            "routes": pairs().map(route).collect::<Vec<_>>(),
             "dns": {},
         }))
     }
@@ -272,7 +275,8 @@ pub fn plugin(program: &str) -> u8 {
 fn in_version(mut result: Value, version: &str) -> Value {
     if version.starts_with("0.") {
         for address in result["ips"].as_array_mut().into_iter().flatten() {
-            address["version"] = "4".into();
+            let is_v6 = address["address"].as_str().is_some_and(|a| a.contains(':'));
+            address["version"] = if is_v6 { "6" } else { "4" }.into();
         }
     }
     result["cniVersion"] = version.into();

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector, ResourceRequirement
 #[derive(Clone, Debug, Default)]
 pub struct NodeInfo {
     pub node_name: String,
-    pub host_ip: String,
-    pub pod_ip: Option<String>,
+    pub host_ips: Vec<String>,
+    pub pod_ips: Vec<String>,
     /// The node's allocatable resources.
     pub allocatable: BTreeMap<String, String>,
 }
@@ -69,6 +69,7 @@ pub fn field(pod: &Pod, path: &str, node: &NodeInfo) -> Result<String, Error> {
     }
     let spec = pod.spec.as_ref();
     let host_network = spec.is_some_and(|s| s.host_network == Some(true));
+    let pod_ips = if host_network { &node.host_ips } else { &node.pod_ips };
     Ok(match path {
         "metadata.name" => m.name.clone().unwrap_or_default(),
         "metadata.namespace" => m.namespace.clone().unwrap_or_default(),
@@ -77,9 +78,10 @@ pub fn field(pod: &Pod, path: &str, node: &NodeInfo) -> Result<String, Error> {
         "metadata.annotations" => lines(m.annotations.as_ref()),
         "spec.nodeName" => node.node_name.clone(),
         "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
-        "status.hostIP" | "status.hostIPs" => node.host_ip.clone(),
-        "status.podIP" | "status.podIPs" if host_network => node.host_ip.clone(),
-        "status.podIP" | "status.podIPs" => node.pod_ip.clone().unwrap_or_default(),
+        "status.hostIP" => node.host_ips.first().cloned().unwrap_or_default(),
+        "status.hostIPs" => node.host_ips.join(","),
+        "status.podIP" => pod_ips.first().cloned().unwrap_or_default(),
+        "status.podIPs" => pod_ips.join(","),
         _ => return Err(Error::Path(path.to_owned())),
     })
 }
@@ -112,8 +114,8 @@ mod tests {
         .unwrap();
         let node = NodeInfo {
             node_name: "node".into(),
-            host_ip: "192.0.2.1".into(),
-            pod_ip: Some("10.0.0.2".into()),
+            host_ips: ["192.0.2.1", "2001:db8::1"].map(str::to_owned).into(),
+            pod_ips: ["10.0.0.2", "fd00::2"].map(str::to_owned).into(),
             ..NodeInfo::default()
         };
         let check = |path: &str, expected: &str| assert_eq!(field(&pod, path, &node).unwrap(), expected, "{path}");
@@ -127,6 +129,8 @@ mod tests {
         check("spec.serviceAccountName", "sa");
         check("status.podIP", "10.0.0.2");
         check("status.hostIP", "192.0.2.1");
+        check("status.podIPs", "10.0.0.2,fd00::2");
+        check("status.hostIPs", "192.0.2.1,2001:db8::1");
         assert_eq!(field(&pod, "spec.nope", &node), Err(Error::Path("spec.nope".into())));
     }
 }

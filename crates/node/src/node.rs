@@ -235,8 +235,7 @@ fn status(
     let (runtime, version) = o.runtime.version();
     let kernel = file("/proc/sys/kernel/osrelease");
     json!({
-        "addresses": [{"type": "InternalIP", "address": o.node_ip.to_string()},
-            {"type": "Hostname", "address": o.node_name}],
+        "addresses": addresses(o),
         "capacity": capacity,
         "allocatable": allocatable,
         "conditions": conditions,
@@ -373,9 +372,9 @@ impl Reporter {
 
     /// The specification of a new node.
     fn spec(&self) -> Value {
-        let mut spec = match &self.options.pod_cidr {
-            Some(cidr) => json!({"podCIDR": cidr, "podCIDRs": [cidr]}),
-            None => json!({}),
+        let mut spec = match self.options.pod_cidrs.as_slice() {
+            cidrs @ [first, ..] => json!({"podCIDR": first, "podCIDRs": cidrs}),
+            [] => json!({}),
         };
         let taints = &self.options.configuration.register_with_taints;
         if !taints.is_empty() {
@@ -462,6 +461,11 @@ impl Reporter {
     }
 
     async fn send(&self, status: &Value) -> Result<Node, Error> {
+        let mut status = status.clone();
+        if let Some(addresses) = status["addresses"].as_array_mut() {
+            // Addresses are merged by type, of which a node may have two of one kind.
+            addresses.push(json!({"$patch": "replace"}));
+        }
         let patch = Patch::Strategic(json!({"status": status}));
         let api = self.options.client.api::<Node>();
         api.patch_subresource(&self.options.node_name, "status", &WriteOptions::default(), &patch).await
@@ -532,6 +536,12 @@ impl Reporter {
 /// `MicroTime` has six digits.
 fn truncated(t: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(t.as_microsecond()).unwrap_or(t)
+}
+
+/// The addresses of the node, as its status shows them.
+fn addresses(o: &Options) -> Vec<Value> {
+    let own = o.node_ips.iter().map(|ip| json!({"type": "InternalIP", "address": ip.to_string()}));
+    own.chain([json!({"type": "Hostname", "address": o.node_name})]).collect()
 }
 
 #[cfg(test)]

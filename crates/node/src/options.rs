@@ -1,7 +1,7 @@
 //! The options of an agent, and what it needs of the machine.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ pub struct Options {
     /// A client that authenticates as `system:node:NAME`.
     pub client: Client,
     pub node_name: String,
-    pub node_ip: Ipv4Addr,
+    /// The addresses of the node: one, or one of each family. The first is that of the cluster's first family.
+    pub node_ips: Vec<IpAddr>,
     /// Host name of the machine, for pods in its network.
     pub hostname: String,
     pub runtime: Arc<dyn Runtime>,
@@ -49,8 +50,8 @@ pub struct Options {
     pub cdi_directories: Vec<PathBuf>,
     pub log_dir: PathBuf,
     pub dns: DnsOptions,
-    /// `spec.podCIDR` of a node that registers.
-    pub pod_cidr: Option<String>,
+    /// `spec.podCIDRs` of a node that registers.
+    pub pod_cidrs: Vec<String>,
     /// The kubelet's configuration.
     pub configuration: KubeletConfiguration,
     /// The programs that return credentials for images.

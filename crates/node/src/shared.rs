@@ -50,9 +50,11 @@ impl Shared {
         self.dirty.lock().remove(uid)
     }
 
-    /// The address that the pod has from an earlier agent.
-    pub async fn address(&self, uid: &str) -> Option<std::net::IpAddr> {
-        let network = self.options.network.as_ref()?;
-        network.attached().await.get(uid).copied().map(Into::into)
+    /// The addresses that the pod has from an earlier agent; none if it has none.
+    pub async fn addresses(&self, uid: &str) -> Vec<std::net::IpAddr> {
+        match &self.options.network {
+            Some(network) => network.attached().await.remove(uid).unwrap_or_default(),
+            None => Vec::new(),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Several nodes: on one machine (`kemudi up --nodes`), and on machines of their own (`kemudi agent`), which are network namespaces here.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
+mod dual_stack;
 mod egress;
 mod machine;
 
@@ -310,7 +311,7 @@ fn a_machine_joins() {
     let want: BTreeSet<String> = web.iter().map(|(name, ..)| name.clone()).collect();
     let mut seen = BTreeSet::new();
     server.eventually("both pods answer", || {
-        seen.extend(server.get(address.parse().unwrap(), 30080, "/hostname"));
+        seen.extend(server.get(address.parse::<Ipv4Addr>().unwrap(), 30080, "/hostname"));
         want.is_subset(&seen).then_some(())
     });
     let there = web.iter().find(|p| p.1 == "second").unwrap().0.clone();

@@ -32,13 +32,13 @@ pub fn fqdn(pod: &Pod, domain: &str) -> Option<String> {
     Some(format!("{}.{sub}.{namespace}.svc.{domain}", hostname(pod)))
 }
 
-/// Content of /etc/hosts for a pod with an address of its own.
-pub fn hosts(pod: &Pod, ip: Option<&str>, domain: &str) -> String {
+/// Content of /etc/hosts for a pod with addresses of its own.
+pub fn hosts(pod: &Pod, ips: &[String], domain: &str) -> String {
     let mut out = String::from(
         "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
          fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
     );
-    if let Some(ip) = ip {
+    for ip in ips {
         let name = hostname(pod);
         match fqdn(pod, domain) {
             Some(full) => out.push_str(&format!("{ip}\t{full}\t{name}\n")),
@@ -183,8 +183,9 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web-0", "namespace": "n"},
             "spec": {"containers": [], "subdomain": "web", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a", "b"]}]}}))
         .unwrap();
-        let text = hosts(&pod, Some("10.0.0.5"), "cluster.local");
+        let text = hosts(&pod, &["10.0.0.5".into(), "fd00::5".into()], "cluster.local");
         assert!(text.contains("10.0.0.5\tweb-0.web.n.svc.cluster.local\tweb-0\n"), "{text}");
+        assert!(text.contains("fd00::5\tweb-0.web.n.svc.cluster.local\tweb-0\n"), "{text}");
         assert!(text.ends_with("1.2.3.4\ta\tb\n"));
     }
 }

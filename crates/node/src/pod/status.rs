@@ -48,8 +48,8 @@ pub struct Facts<'a> {
     /// Termination messages by container id.
     pub messages: &'a BTreeMap<String, String>,
     pub sandbox_ready: bool,
-    pub pod_ip: Option<&'a str>,
-    pub host_ip: &'a str,
+    pub pod_ips: &'a [String],
+    pub host_ips: &'a [String],
     pub now: Timestamp,
     /// Why the agent ended the pod (`DeadlineExceeded`, `Evicted`), with the message.
     pub failed: Option<(&'a str, &'a str)>,
@@ -510,22 +510,22 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     let some = |v: Vec<ContainerStatus>| (!v.is_empty()).then_some(v);
     let host = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
     // A reported address stays while the pod terminates.
-    let pod_ip = match (facts.pod_ip, host) {
-        (_, true) => Some(facts.host_ip.to_owned()),
-        (Some(ip), _) => Some(ip.to_owned()),
-        (None, _) => old.and_then(|s| s.pod_ip.clone()),
+    let reported = || old.and_then(|s| s.pod_ips.clone()).unwrap_or_default();
+    let pod_ips: Vec<PodIP> = match (facts.pod_ips, host) {
+        ([], false) => reported(),
+        (own, _) => (if host { facts.host_ips } else { own }).iter().map(|ip| PodIP { ip: ip.clone() }).collect(),
     };
+    let host_ips: Vec<HostIP> = facts.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect();
     let pod_resources = pod.spec.as_ref().filter(|_| facts.details == Details::All).and_then(totals::of_pod);
-    let host_ip = (!facts.host_ip.is_empty()).then(|| facts.host_ip.to_owned());
     PodStatus {
         phase: Some(phase.to_owned()),
         conditions: Some(conditions),
         reason: facts.failed.map(|(r, _)| r.to_owned()).or_else(|| old.and_then(|s| s.reason.clone())),
         message: facts.failed.map(|(_, m)| m.to_owned()).or_else(|| old.and_then(|s| s.message.clone())),
-        host_ips: host_ip.clone().map(|ip| vec![HostIP { ip }]),
-        host_ip,
-        pod_ips: pod_ip.clone().map(|ip| vec![PodIP { ip }]),
-        pod_ip,
+        host_ip: host_ips.first().map(|h| h.ip.clone()),
+        host_ips: (!host_ips.is_empty()).then_some(host_ips),
+        pod_ip: pod_ips.first().map(|p| p.ip.clone()),
+        pod_ips: (!pod_ips.is_empty()).then_some(pod_ips),
         start_time: old.and_then(|s| s.start_time.clone()).or_else(|| Some(time(facts.now))),
         qos_class: old
             .and_then(|s| s.qos_class.clone())

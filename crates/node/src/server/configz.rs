@@ -18,7 +18,7 @@ fn shown(options: &Options) -> Value {
         "enableProfilingHandler": false,
         "enableDebugFlagsHandler": false,
         "registerNode": true,
-        "podCIDR": options.pod_cidr.clone().unwrap_or_default(),
+        "podCIDR": options.pod_cidrs.join(","),
     });
     let configuration = serde_json::to_value(&options.configuration).unwrap_or_default();
     if let (Some(shown), Value::Object(fields)) = (shown.as_object_mut(), configuration) {

@@ -213,7 +213,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
             });
         }
         let uid = label(POD_UID);
-        let device = attached.get(&uid).map(|a| network::interface(*a));
+        let device = attached.get(&uid).map(|a| network::interface(a));
         let network = device.and_then(|d| devices_by_name.get(&*d)).map(|node_side| Interface {
             name: "eth0".into(),
             // The pod receives what the node sends into the pair.

@@ -141,7 +141,7 @@ impl Machine {
         let agent = Agent::new(Options {
             client: self.api.client(),
             node_name: "n1".into(),
-            node_ip: "192.0.2.7".parse().unwrap(),
+            node_ips: vec!["192.0.2.7".parse().unwrap()],
             hostname: "machine".into(),
             runtime: match &self.held {
                 Some(held) => held.clone(),
@@ -164,7 +164,7 @@ impl Machine {
                 domain: "cluster.local".into(),
                 node: String::new(),
             },
-            pod_cidr: Some("10.201.0.0/24".into()),
+            pod_cidrs: vec!["10.201.0.0/24".into()],
             configuration,
             decoder: Arc::new(Manifests),
             sysctls: node::Allowlist::default(),

@@ -117,7 +117,8 @@ pub(crate) struct Worker {
     killed: BTreeSet<String>,
     /// Whether ends of containers are counted. Those before the first round were seen by an earlier agent.
     counts_ends: bool,
-    ip: Option<IpAddr>,
+    /// One of each family of the cluster; empty without a network of its own.
+    ips: Vec<IpAddr>,
     /// Why the agent ended the pod.
     failed: Option<Failure>,
     stage: Stage,
@@ -202,7 +203,7 @@ impl Worker {
             messages: BTreeMap::new(),
             killed: BTreeSet::new(),
             counts_ends: is_new,
-            ip: None,
+            ips: Vec::new(),
             failed: None,
             stage: Stage::Running,
             refreshed: None,
@@ -299,8 +300,8 @@ impl Worker {
     fn node(&self) -> NodeInfo {
         NodeInfo {
             node_name: self.shared.options.node_name.clone(),
-            host_ip: self.shared.options.node_ip.to_string(),
-            pod_ip: self.ip.map(|ip| ip.to_string()),
+            host_ips: texts(&self.shared.options.node_ips),
+            pod_ips: texts(&self.ips),
             allocatable: self.shared.allocatable.clone(),
         }
     }
@@ -319,4 +320,9 @@ impl Worker {
     fn name(&self) -> String {
         format!("{}/{}", text(&self.pod.metadata.namespace), text(&self.pod.metadata.name))
     }
+}
+
+/// Addresses as text.
+fn texts(addresses: &[IpAddr]) -> Vec<String> {
+    addresses.iter().map(IpAddr::to_string).collect()
 }

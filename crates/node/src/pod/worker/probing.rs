@@ -60,6 +60,6 @@ impl Worker {
 
     pub(super) fn probe_ip(&self) -> Option<IpAddr> {
         let host = self.pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
-        if host { Some(IpAddr::V4(self.shared.options.node_ip)) } else { self.ip }
+        if host { self.shared.options.node_ips.first().copied() } else { self.ips.first().copied() }
     }
 }

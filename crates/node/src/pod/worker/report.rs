@@ -42,10 +42,10 @@ impl Worker {
         let seen = self.observe().await.ok()?;
         self.probe(&seen);
         let health = self.probes.health();
-        let host_ip = self.shared.options.node_ip.to_string();
+        let host_ips = super::texts(&self.shared.options.node_ips);
         let mut pod = (*self.pod).clone();
         pod.status = Some(self.base.1.clone());
-        let ip = self.ip.map(|ip| ip.to_string());
+        let ips = super::texts(&self.ips);
         let resizing = if has_ended { Vec::new() } else { self.resize.conditions() };
         let specs = pod.spec.iter().flat_map(|s| &s.containers);
         let of_devices = |c: &Spec| (c.name.clone(), self.shared.managers.devices.health(&self.uid, &c.name));
@@ -62,8 +62,8 @@ impl Worker {
             devices: &devices,
             messages: &self.messages,
             sandbox_ready: seen.state() == Sandbox::Ready && !has_ended,
-            pod_ip: ip.as_deref(),
-            host_ip: &host_ip,
+            pod_ips: &ips,
+            host_ips: &host_ips,
             now: self.now(),
             failed: self.failed.as_ref().map(|f| (f.reason.as_str(), f.message.as_str())),
             disruption: self.failed.as_ref().and_then(|f| f.disruption.as_deref()),

@@ -108,7 +108,7 @@ impl Worker {
         let owner = options.runtime.network_owner();
         let netns = match (&options.network, host_network) {
             (Some(network), false) => {
-                let (address, netns) = match owner {
+                let (addresses, netns) = match owner {
                     // Its CNI plugin attaches the namespace that it makes.
                     NetworkOwner::Runtime => (network.reserve(&self.uid).await.map_err(|e| e.to_string())?, None),
                     NetworkOwner::Caller => {
@@ -117,10 +117,10 @@ impl Worker {
                             None => None,
                         };
                         let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
-                        (a.address, Some(a.namespace))
+                        (a.addresses, Some(a.namespace))
                     }
                 };
-                self.ip = Some(address.into());
+                self.ips = addresses;
                 let ports = ports::host_ports(spec);
                 let published = match ports::used_by_node(&ports, &options.own_ports) {
                     Some(port) => Err(format!("port {port} is the node's own")),
@@ -134,12 +134,12 @@ impl Worker {
             }
             _ => options.node_namespace.clone(),
         };
-        let ip = self.ip.map(|ip| ip.to_string());
+        let ips = super::texts(&self.ips);
         let hosts = if host_network {
             let node = blocking(|| std::fs::read_to_string("/etc/hosts").unwrap_or_default()).await;
             files::host_network_hosts(&pod, &node)
         } else {
-            files::hosts(&pod, ip.as_deref(), domain)
+            files::hosts(&pod, &ips, domain)
         };
         let security = spec.security_context.as_ref();
         let sysctls = security.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
@@ -162,7 +162,7 @@ impl Worker {
             attempt,
             hostname,
             netns,
-            address: self.ip.filter(|_| !host_network && owner == NetworkOwner::Runtime),
+            address: self.ips.first().copied().filter(|_| !host_network && owner == NetworkOwner::Runtime),
             pid,
             host_ipc: spec.host_ipc == Some(true),
             user_namespace,
@@ -192,7 +192,7 @@ impl Worker {
     async fn disconnect(&mut self) {
         if let Some(network) = &self.shared.options.network {
             let _ = network.detach(&self.uid).await;
-            self.ip = None;
+            self.ips.clear();
         }
     }
 

@@ -60,8 +60,8 @@ impl Worker {
                     return Duration::from_secs(5);
                 }
             };
-            if seen.state() == Sandbox::Ready && self.ip.is_none() {
-                self.ip = self.shared.address(&self.uid).await;
+            if seen.state() == Sandbox::Ready && self.ips.is_empty() {
+                self.ips = self.shared.addresses(&self.uid).await;
             }
             self.probe(&seen);
             let deadline = self.deadline();
