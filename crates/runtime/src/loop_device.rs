@@ -94,8 +94,9 @@ fn path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-fn open(number: u32) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK).open(path(number))
+/// Opens a device. Closing one that was open for writing makes udev read it, which is for new contents only.
+fn open(number: u32, writes: bool) -> io::Result<File> {
+    OpenOptions::new().read(true).write(writes).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK).open(path(number))
 }
 
 /// Device and inode of the file of a device; `None` if it has none.
@@ -118,7 +119,7 @@ fn numbers() -> io::Result<Vec<u32>> {
 /// Errors if this process cannot use loop devices.
 pub fn check_available() -> io::Result<()> {
     let number = command(&control()?, CONTROL_GET_FREE, 0)?.cast_unsigned();
-    let device = open(number);
+    let device = open(number, true);
     device.map(drop).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path(number).display())))
 }
 
@@ -132,7 +133,7 @@ impl LoopDevice {
     pub fn find(file: &File) -> io::Result<Option<Self>> {
         let wanted = file.metadata()?;
         for number in numbers()? {
-            let Ok(device) = open(number) else { continue };
+            let Ok(device) = open(number, false) else { continue };
             let found = backing(&device)?.is_some_and(|s| s.device == wanted.dev() && s.inode == wanted.ino());
             if found {
                 return Ok(Some(Self { file: device, number }));
@@ -168,7 +169,7 @@ impl LoopDevice {
     /// Connects a file with a device; `None` if the device has another one.
     fn configure(file: BorrowedFd, number: u32, lifetime: Lifetime) -> io::Result<Option<Self>> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path(number).display()));
-        let device = open(number).map_err(named)?;
+        let device = open(number, true).map_err(named)?;
         let flags = if lifetime == Lifetime::UntilUnused { AUTOCLEAR } else { 0 };
         let fd = file.as_raw_fd().cast_unsigned();
         let configuration = Configuration { fd, block_size: 0, status: Status { flags, ..EMPTY }, reserved: [0; 8] };
