@@ -54,8 +54,11 @@ impl Inner {
     /// Errors if another network than that of the node has connected the sandbox.
     async fn check_address(&self, id: &str, config: &PodConfig) -> Result<()> {
         let Some(expected) = config.address else { return Ok(()) };
-        let found = self.connection.pod_status(id).await?.network.unwrap_or_default().ip;
-        if found.parse() == Ok(expected) {
+        let network = self.connection.pod_status(id).await?.network.unwrap_or_default();
+        // Runtimes differ in which family is the first of a pod with two addresses.
+        let others = network.additional_ips.into_iter().map(|other| other.ip);
+        let found: Vec<String> = std::iter::once(network.ip).chain(others).collect();
+        if found.iter().any(|address| address.parse() == Ok(expected)) {
             return Ok(());
         }
         let message = format!(

@@ -107,7 +107,11 @@ mod tests {
         let all: Vec<Candidate> = candidates.iter().enumerate().map(candidate).collect();
         let chosen = choose(&all, Location { node: "n", zone: "z" });
         let addresses = |used: fn(&Endpoint) -> bool| -> Vec<u8> {
-            chosen.iter().filter(|(_, e)| used(e)).map(|(_, e)| e.address.octets()[3]).collect()
+            let last = |address: IpAddr| match address {
+                IpAddr::V4(a) => a.octets()[3],
+                IpAddr::V6(a) => a.octets()[15],
+            };
+            chosen.iter().filter(|(_, e)| used(e)).map(|(_, e)| last(e.address)).collect()
         };
         assert_eq!((&*addresses(|e| e.cluster), &*addresses(|e| e.local)), (cluster, local), "{candidates:?}");
     }

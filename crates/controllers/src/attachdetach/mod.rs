@@ -73,9 +73,8 @@ pub async fn run(context: Context) {
     });
     c.pods.index(PODS_BY_CLAIM, |pod| claim_keys(pod).map(|key| key.to_string()).collect());
     c.volumes.index(BY_DRIVER, |v| v.view.spec.csi.iter().map(|s| s.driver.to_string()).collect());
-    c.attachments
-        .index(BY_VOLUME, |a| a.view.spec.source.persistent_volume_name.iter().map(|n| n.to_string()).collect());
-    c.attachments.index(BY_NODE, |a| vec![a.view.spec.node_name.to_string()]);
+    c.attachments.index(BY_VOLUME, |a| own_volume(a).map(str::to_owned).into_iter().collect());
+    c.attachments.index(BY_NODE, |a| own_volume(a).map(|_| a.view.spec.node_name.to_string()).into_iter().collect());
     builder.handle(&c, &c.pods, Controller::pod_changed);
     builder.handle(&c, &c.claims, Controller::claim_changed);
     builder.handle(&c, &c.attachments, Controller::attachment_changed);
@@ -99,6 +98,13 @@ fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     let hash = digest(&SHA256, format!("{handle}{driver}{node}").as_bytes());
     let hex: String = hash.as_ref().iter().map(|b| format!("{b:02x}")).collect();
     format!("csi-{hex}")
+}
+
+/// The volume of an attachment of this controller. Attachments with other names are somebody else's, and left alone.
+fn own_volume(attachment: &Entry<Attachment>) -> Option<&str> {
+    let hash = attachment.meta.name.strip_prefix("csi-")?;
+    let is_own = hash.len() == 64 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    attachment.view.spec.source.persistent_volume_name.as_deref().filter(|_| is_own)
 }
 
 fn failed(volume: &str, why: &str) -> String {
@@ -127,7 +133,7 @@ impl Controller {
 
     fn attachment_changed(&self, change: &Change<Attachment>, queue: &WorkQueue<Item>) {
         let latest = change.latest();
-        let Some(volume) = latest.view.spec.source.persistent_volume_name.as_deref() else { return };
+        let Some(volume) = own_volume(latest) else { return };
         let status = &latest.view.status;
         // What was there before this controller is no news.
         if let (Some(old), Some(_)) = (&change.old, &change.new) {

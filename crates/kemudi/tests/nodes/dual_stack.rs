@@ -169,7 +169,7 @@ fn nodes_with_both_families() {
     let api: IpAddr = "fd00:10:96::1".parse().unwrap();
     let connect = || TcpStream::connect_timeout(&SocketAddr::from((api, 443)), Duration::from_secs(3)).map(drop);
     m.eventually("pods reach the API server", || network::namespace::run_in(Some(&pods[0].namespace), connect).ok());
-    let dns = "fd00:10:96::a".parse().unwrap();
+    let dns: IpAddr = "fd00:10:96::a".parse().unwrap();
     let resolved = |name: &str, expect: BTreeSet<IpAddr>| {
         m.eventually(name, || {
             let found: BTreeSet<IpAddr> = resolve(&pods[1].namespace, dns, name).ok()?.into_iter().collect();

@@ -97,12 +97,6 @@ impl Node {
             this.ip(end, &format!("addr add {address}/64 dev up0 nodad"));
         }
         this.ip(&this.node, &format!("-6 route add default via {OUTSIDE6}"));
-        // Permanent entries: no packet of neighbour discovery is counted as one that leaves the node.
-        for (end, other, address) in [(&this.node, &this.outside, OUTSIDE6), (&this.outside, &this.node, NODE6)] {
-            let link = this.ip(other, "-o link show up0");
-            let hardware = link.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
-            this.ip(end, &format!("neigh replace {address} lladdr {hardware} dev up0 nud permanent"));
-        }
         this
     }
 
@@ -112,7 +106,11 @@ impl Node {
     }
 
     pub fn nft(&self, args: &str) -> String {
-        let net = format!("--net={}", self.node.display());
+        self.nft_in(&self.node, args)
+    }
+
+    pub fn nft_in(&self, namespace: &Path, args: &str) -> String {
+        let net = format!("--net={}", namespace.display());
         run(Command::new("nsenter").arg(net).arg("/usr/sbin/nft").args(args.split(' ')))
     }
 

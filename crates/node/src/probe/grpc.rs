@@ -27,7 +27,8 @@ pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration
             .connect(&host, port)
             .await
             .map_err(|e| format!("error: connection error: desc = \"transport: Error while dialing: {e}\""))?;
-        call(stream, &format!("{host}:{port}"), &service).await
+        let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        call(stream, &authority, &service).await
     };
     match tokio::time::timeout(timeout, work).await.map_err(|_| late())?? {
         SERVING => Ok(()),

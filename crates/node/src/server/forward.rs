@@ -4,7 +4,7 @@
 
 use client::{KeyedLimit, Permit};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -225,8 +225,21 @@ impl Target {
             PortForward::Namespace(namespace) => namespace,
         };
         // It waits for a thread that enters the namespace.
-        let socket = blocking(move || network::namespace::run_in(namespace.as_deref(), TcpSocket::new_v4)).await?;
-        Ok((Box::new(socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?), share))
+        let sockets = move || {
+            let in_namespace =
+                |make: fn() -> std::io::Result<TcpSocket>| network::namespace::run_in(namespace.as_deref(), make);
+            Ok::<_, std::io::Error>((in_namespace(TcpSocket::new_v4)?, in_namespace(TcpSocket::new_v6)))
+        };
+        let (v4, v6) = blocking(sockets).await?;
+        let stream = match v4.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await {
+            Ok(stream) => stream,
+            // A server may listen on the loopback address of IPv6 alone.
+            Err(refused) => match v6 {
+                Ok(v6) => v6.connect(SocketAddr::from((Ipv6Addr::LOCALHOST, port))).await.map_err(|_| refused)?,
+                Err(_) => return Err(refused),
+            },
+        };
+        Ok((Box::new(stream), share))
     }
 }
 

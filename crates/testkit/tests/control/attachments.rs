@@ -190,3 +190,24 @@ async fn a_claim_that_requests_more_waits_for_its_driver() {
     p.patch("persistentvolumeclaims", "data", json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})).await;
     p.reported("ExternalExpanding", "waiting for an external controller to expand this PVC").await;
 }
+
+/// Attachments that others made (by hand, or for volumes that are not there) were deleted as soon as they were seen.
+#[tokio::test(start_paused = true)]
+async fn attachments_of_others_are_left_alone() {
+    let c = Plane::start().await;
+    c.attaching_node("a").await;
+    c.disk("ReadWriteOnce").await;
+    for (name, volume) in [("by-hand", "pv"), ("csi-by-hand", "absent")] {
+        let spec = json!({"attacher": DRIVER, "nodeName": "a", "source": {"persistentVolumeName": volume}});
+        let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name}, "spec": spec});
+        c.attachments().create(&WriteOptions::default(), &Object::from_value(object).unwrap()).await.unwrap();
+        let status = Patch::Merge(json!({"status": {"attached": true}}));
+        c.attachments().patch_status(name, &WriteOptions::default(), &status).await.unwrap();
+    }
+    // The controller works for its own pod meanwhile.
+    c.using("p", "a").await;
+    c.until_attached(&["a", "a attached", "a attached"]).await;
+    c.end("p").await;
+    c.until_attached(&["a attached", "a attached"]).await;
+    assert!(c.listed("a").await.is_empty());
+}
