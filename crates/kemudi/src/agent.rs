@@ -3,12 +3,13 @@
 use crate::cluster_network::ClusterNetwork;
 use crate::containers;
 use crate::kubelet::Sockets;
+use crate::pod_network::{self, Plugins};
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
 use meta::{Clock, Rng};
 use network::policies::{Options as PolicyOptions, PolicyRules};
-use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
+use network::{Cidr, HostPort, PodInterfaces, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
 use node::{Agent, Allowlist, DnsOptions, MachineObserver};
@@ -56,6 +57,8 @@ pub enum Error {
     Network(#[from] network::Error),
     #[error(transparent)]
     Containers(#[from] containers::Error),
+    #[error(transparent)]
+    PodNetwork(#[from] pod_network::Error),
     #[error("stopping the containers of the node: {0}")]
     Runtime(#[from] runtime::Error),
     #[error("{path}: {source}")]
@@ -75,6 +78,8 @@ pub struct Config {
     pub registries: Option<PathBuf>,
     /// The programs that return credentials for images.
     pub credential_plugins: node::credentials::Plugins,
+    /// The CNI plugins that connect pods; `None` for the network of kemudi.
+    pub plugins: Option<Plugins>,
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
     pub node_name: String,
@@ -116,11 +121,15 @@ impl Config {
             state_directory: self.data_dir.join("network"),
             namespace_directory: self.data_dir.join("netns"),
             node_namespace: None,
+            interfaces: match self.plugins {
+                Some(_) => PodInterfaces::Plugins,
+                None => PodInterfaces::Bridge,
+            },
             pod_range: self.pod_range,
             cluster_range: self.cluster.pods,
             service_range: self.cluster.services,
             load_balancer_range: self.cluster.load_balancers,
-            tunnel: self.node_ip,
+            tunnel: self.node_ip.filter(|_| self.plugins.is_none()),
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
             masquerade: self.pod_egress || self.node_ip.is_some(),
@@ -155,6 +164,14 @@ pub struct RunningNode {
     /// The listeners of the agent's API, which end when the last request has been answered after the shutdown.
     pub listeners: Component,
     pub handle: node::Handle,
+}
+
+/// Errors if the pods of a data directory cannot be connected by these plugins, or by this program if there are none.
+pub fn check_network(data_dir: &Path, plugins: Option<&Plugins>, has_endpoint: bool) -> Result<(), Error> {
+    if plugins.is_some() && has_endpoint {
+        return Err(pod_network::Error::Runtime.into());
+    }
+    Ok(pod_network::check(data_dir, plugins)?)
 }
 
 /// Opens the pod network. Its packet rules are in place before any address of the cluster can be used.
@@ -267,7 +284,17 @@ pub async fn start(
     share_mounts(&data_dir);
     let volumes = data_dir.join("volumes");
     let gate = network.gate();
-    gate.close();
+    let pods = match &config.plugins {
+        None => {
+            gate.close();
+            node::Network::Own(network.clone())
+        }
+        Some(plugins) => {
+            let limit = config.configuration.runtime_request_timeout.get();
+            let ranges = vec![config.pod_range.to_string()];
+            node::Network::Plugins(pod_network::open(&config.data_dir, plugins, ranges, limit).await?)
+        }
+    };
     let host = containers.host;
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
@@ -285,7 +312,7 @@ pub async fn start(
         credential_plugins: config.credential_plugins.clone(),
         runtime: containers.runtime,
         images: containers.images,
-        network: Some(network.clone()),
+        network: Some(pods),
         node_namespace: None,
         data_dir,
         kubelet_root: config.kubelet_root.clone(),
@@ -301,7 +328,7 @@ pub async fn start(
         own_ports: own_ports.clone(),
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
-        annotations: match config.node_ip {
+        annotations: match config.network().tunnel {
             Some(_) => [(POD_NETWORK.to_owned(), "vxlan".to_owned())].into(),
             None => BTreeMap::new(),
         },
@@ -334,16 +361,18 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
-    let policies = Arc::new(PolicyRules::open(config.policies())?);
-    let (informers, shutdown) = (environment.policy_informers.clone(), environment.shutdown.clone());
-    node.spawn("network-policies", OnEnd::Restart, move || {
-        proxy::policies::run(proxy::policies::Options {
-            informers: informers.clone(),
-            gate: gate.clone(),
-            rules: policies.clone(),
-            shutdown: shutdown.clone(),
-        })
-    });
+    if config.plugins.is_none() {
+        let policies = Arc::new(PolicyRules::open(config.policies())?);
+        let (informers, shutdown) = (environment.policy_informers.clone(), environment.shutdown.clone());
+        node.spawn("network-policies", OnEnd::Restart, move || {
+            proxy::policies::run(proxy::policies::Options {
+                informers: informers.clone(),
+                gate: gate.clone(),
+                rules: policies.clone(),
+                shutdown: shutdown.clone(),
+            })
+        });
+    }
     let (shared, shutdown) = (environment.informers.clone(), environment.shutdown.clone());
     node.spawn("dns", OnEnd::Restart, move || {
         dns::run(dns::Options {
@@ -354,7 +383,7 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
-    if config.node_ip.is_some() {
+    if config.network().tunnel.is_some() {
         let (shared, name, shutdown) =
             (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
         node.spawn("pod-routes", OnEnd::Restart, move || {
@@ -407,6 +436,7 @@ pub enum Remains {
 pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     let config = recorded(data_dir);
     containers::purge(data_dir, no_clock()).await?;
+    pod_network::purge(data_dir).await?;
     if remains == Remains::All {
         ServiceRules::purge(&config.services(Vec::new())).await?;
         PolicyRules::purge(&config.policies()).await?;
@@ -431,6 +461,7 @@ fn recorded(data_dir: &Path) -> Config {
         configuration: KubeletConfiguration::default(),
         registries: None,
         credential_plugins: node::credentials::Plugins::default(),
+        plugins: None,
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
         node_name: String::new(),
         node_ip: None,

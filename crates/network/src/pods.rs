@@ -26,6 +26,17 @@ use crate::ports::{self, Rules, hardware_address};
 use crate::tunnel::{self, Peer, Tunnel};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
+/// Who connects the pods of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodInterfaces {
+    /// This network, with its bridge.
+    #[default]
+    Bridge,
+    /// CNI plugins ([`crate::cni::PluginNetwork`]). The bridge then has the addresses of the node and of services alone, and packets
+    /// for pods are left to the plugins.
+    Plugins,
+}
+
 /// The options of a node's pod network.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,6 +48,8 @@ pub struct Options {
     pub namespace_directory: PathBuf,
     /// The node's namespace; `None` is that of the process.
     pub node_namespace: Option<PathBuf>,
+    /// Who connects pods.
+    pub interfaces: PodInterfaces,
     /// Addresses of this node's pods.
     pub pod_range: Cidr,
     /// Addresses of all pods of the cluster.
@@ -70,6 +83,14 @@ impl Options {
     /// All ranges of the cluster.
     fn ranges(&self) -> Vec<Cidr> {
         std::iter::once(self.cluster_range).chain(self.service_ranges()).collect()
+    }
+
+    /// The ranges whose packets stay on the devices of this network.
+    fn guarded(&self) -> Vec<Cidr> {
+        match self.interfaces {
+            PodInterfaces::Bridge => self.ranges(),
+            PodInterfaces::Plugins => self.service_ranges().collect(),
+        }
     }
 
     fn table(&self) -> String {
@@ -142,10 +163,13 @@ impl PodNetwork {
         }
         let node = options.node_namespace.as_deref();
         let netlink = Netlink::open(node)?;
-        let ranges = options.ranges();
         let bridge_name = options.bridge();
         let devices = [bridge_name.clone(), tunnel::device(&options.id)];
-        guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
+        guard::raise(node, &netlink, &options.id, &options.guarded(), &devices).await?;
+        if options.interfaces == PodInterfaces::Plugins {
+            // Of a start without plugins.
+            guard::release(&netlink, options.cluster_range).await?;
+        }
         let (directory, range) = (options.state_directory.clone(), options.pod_range);
         let (ipam, host_ports) = blocking(move || -> Result<_> {
             let ipam = Ipam::open(directory.join("addresses.json"), range)?;
@@ -557,13 +581,14 @@ pub(crate) fn no_ipv6(device: &str) -> namespace::Settings {
 /// The rules for packets to and from addresses out of the cluster. Packets to unknown service addresses are refused, since ARP
 /// requests for them would fill the node's table of neighbours.
 fn script(options: &Options) -> String {
-    let Options { pod_range, masquerade, .. } = options;
+    let Options { pod_range, masquerade, interfaces, .. } = options;
     let list = |ranges: Vec<Cidr>| ranges.iter().map(Cidr::to_string).collect::<Vec<_>>().join(", ");
     let (all, of_services) = (list(options.ranges()), list(options.service_ranges().collect()));
     let (table, bridge) = (options.table(), options.bridge());
     let mut script = format!("add table ip {table}\ndelete table ip {table}\nadd table ip {table}\n");
     let leaving = format!("ip saddr {pod_range} ip daddr != {{ {all} }} oifname != \"{bridge}\"");
-    if *masquerade {
+    let is_ours = *interfaces == PodInterfaces::Bridge;
+    if *masquerade && is_ours {
         script.push_str(&format!(
             "add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
              add rule ip {table} leave {leaving} masquerade\n"
@@ -575,7 +600,7 @@ fn script(options: &Options) -> String {
              add rule ip {table} unknown-{hook} ip daddr {{ {of_services} }} counter reject with icmp type host-unreachable\n"
         ));
     }
-    if !*masquerade {
+    if !*masquerade && is_ours {
         // Answers to external connections (node ports) are still forwarded.
         script.push_str(&format!(
             "add chain ip {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\

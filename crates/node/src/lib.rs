@@ -51,6 +51,7 @@ pub use eviction::{Layout, MachineObserver, NodeObserver, Observation, Observati
 pub use options::{Options, SeccompDefault};
 pub use peers::{NodeNetwork, follow_peers};
 pub use pod::files::DnsOptions;
+pub use pod::network::Network;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};
 pub use server::{Body, Handle, Sender};
