@@ -25,7 +25,7 @@ const WAITING: usize = 1000;
 const TRIES: u32 = 12;
 
 /// The type of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Informative.
     Normal,
@@ -43,7 +43,7 @@ impl Severity {
 }
 
 /// The object of an event.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Regarding {
     /// API version of the object: `apps/v1`.
     pub api_version: String,

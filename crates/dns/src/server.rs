@@ -4,15 +4,16 @@ use crate::request_queue::RequestQueue;
 use crate::zone::{Answer, Kind, Record as ZoneRecord, ServiceView, SliceView, Zone};
 use client::KeyedLimit;
 use client::{ApiResource, Change, Informer, Informers, Scope, Shutdown};
+use futures::future::join_all;
 use hickory_proto::op::{Message, OpCode, ResponseCode};
-use hickory_proto::rr::rdata::{A, CNAME, PTR, SOA, SRV};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::namespace;
 use parking_lot::RwLock;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +45,8 @@ pub struct Options {
     /// Informers of a client that acts as the DNS server's service account.
     pub informers: Informers,
     pub domain: String,
-    /// The address to listen on, in the network namespace `namespace` if it is given.
-    pub address: SocketAddr,
+    /// The addresses to listen on, one of each family, in the network namespace `namespace` if it is given.
+    pub addresses: Vec<SocketAddr>,
     pub namespace: Option<PathBuf>,
     pub shutdown: Shutdown,
 }
@@ -71,39 +72,29 @@ pub fn run(options: Options) -> Pin<Box<dyn Future<Output = Result<(), Error>> +
 }
 
 async fn serve(options: Options) -> Result<(), Error> {
-    let address = options.address;
-    let fail = |source| Error { address, source };
-    let handle = tokio::runtime::Handle::current();
-    let (udp, tcp) = namespace::run_in(options.namespace.as_deref(), move || {
-        let _entered = handle.enter();
-        let udp = std::net::UdpSocket::bind(address).and_then(|s| {
-            s.set_nonblocking(true)?;
-            UdpSocket::from_std(s)
-        });
-        let tcp = std::net::TcpListener::bind(address).and_then(|s| {
-            s.set_nonblocking(true)?;
-            TcpListener::from_std(s)
-        });
-        Ok((udp, tcp))
-    })
-    .map_err(|e| fail(std::io::Error::other(e.to_string())))?;
-    let (udp, tcp) = (Arc::new(udp.map_err(fail)?), tcp.map_err(fail)?);
+    let (mut sockets, mut listeners) = (Vec::new(), Vec::new());
+    for address in &options.addresses {
+        let (udp, tcp) = listen(options.namespace.as_deref(), *address)?;
+        sockets.push(Arc::new(udp));
+        listeners.push(tcp);
+    }
     let server = Server::new(&options);
     let queue = Arc::new(RequestQueue::default());
     let mut workers = JoinSet::new(); // aborted when it is dropped
     for _ in 0..WORKERS {
-        let (server, socket, queue) = (server.clone(), udp.clone(), queue.clone());
+        let (server, sockets, queue) = (server.clone(), sockets.clone(), queue.clone());
         workers.spawn(async move {
             loop {
                 let (request, from) = queue.pop().await;
                 let answer = caught_now("dns", from, || server.answer(&request, Transport::Udp));
-                if let Ok(Some(answer)) = answer {
+                let is_same = |s: &&Arc<UdpSocket>| s.local_addr().is_ok_and(|own| own.is_ipv4() == from.is_ipv4());
+                if let (Ok(Some(answer)), Some(socket)) = (answer, sockets.iter().find(is_same)) {
                     let _ = socket.send_to(&answer, from).await;
                 }
             }
         });
     }
-    let datagrams = async move {
+    let datagrams = sockets.iter().map(|udp| async {
         let mut buffer = vec![0; 4096];
         loop {
             match udp.recv_from(&mut buffer).await {
@@ -115,9 +106,9 @@ async fn serve(options: Options) -> Result<(), Error> {
                 }
             }
         }
-    };
-    let streams = async move {
-        let connections = KeyedLimit::new(MAX_CONNECTIONS, MAX_PER_ADDRESS);
+    });
+    let connections = KeyedLimit::new(MAX_CONNECTIONS, MAX_PER_ADDRESS);
+    let streams = listeners.iter().map(|tcp| async {
         loop {
             match tcp.accept().await {
                 Ok((stream, from)) => {
@@ -136,9 +127,25 @@ async fn serve(options: Options) -> Result<(), Error> {
                 }
             }
         }
-    };
+    });
+    let (datagrams, streams) = (join_all(datagrams), join_all(streams));
     let _ = options.shutdown.race(async { tokio::join!(datagrams, streams) }).await;
     Ok(())
+}
+
+/// The sockets of an address in a network namespace.
+fn listen(namespace: Option<&Path>, address: SocketAddr) -> Result<(UdpSocket, TcpListener), Error> {
+    let fail = |source| Error { address, source };
+    let handle = tokio::runtime::Handle::current();
+    namespace::run_in(namespace, move || {
+        let _entered = handle.enter();
+        let udp = std::net::UdpSocket::bind(address)?;
+        udp.set_nonblocking(true)?;
+        let tcp = std::net::TcpListener::bind(address)?;
+        tcp.set_nonblocking(true)?;
+        Ok((UdpSocket::from_std(udp)?, TcpListener::from_std(tcp)?))
+    })
+    .map_err(fail)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -267,6 +274,7 @@ fn refusal(bytes: &[u8]) -> Option<Vec<u8>> {
 fn record_kind(t: RecordType) -> Kind {
     match t {
         RecordType::A => Kind::A,
+        RecordType::AAAA => Kind::Aaaa,
         RecordType::SRV => Kind::Srv,
         RecordType::CNAME => Kind::Cname,
         RecordType::PTR => Kind::Ptr,
@@ -277,7 +285,8 @@ fn record_kind(t: RecordType) -> Kind {
 fn record(r: &ZoneRecord) -> Option<Record> {
     let absolute = |n: &str| Name::from_ascii(format!("{}.", n.trim_end_matches('.'))).ok();
     let (name, data) = match r {
-        ZoneRecord::A(n, ip) => (n, RData::A(A(*ip))),
+        ZoneRecord::Address(n, IpAddr::V4(ip)) => (n, RData::A(A(*ip))),
+        ZoneRecord::Address(n, IpAddr::V6(ip)) => (n, RData::AAAA(AAAA(*ip))),
         ZoneRecord::Srv { name, port, target } => (name, RData::SRV(SRV::new(0, 100, *port, absolute(target)?))),
         ZoneRecord::Cname(n, t) => (n, RData::CNAME(CNAME(absolute(t)?))),
         ZoneRecord::Ptr(n, t) => (n, RData::PTR(PTR(absolute(t)?))),

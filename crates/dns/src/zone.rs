@@ -7,7 +7,7 @@ use client::Meta;
 use serde::Deserialize;
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// The fields of a Service that DNS needs.
@@ -23,6 +23,9 @@ pub struct ServiceSpec {
     pub r#type: String,
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
+    /// The same, and the address of the other family.
+    #[serde(rename = "clusterIPs", deserialize_with = "client::informer::or_default")]
+    pub cluster_ips: Vec<String>,
     pub external_name: String,
     pub ports: Vec<ServicePort>,
     pub publish_not_ready_addresses: bool,
@@ -78,9 +81,9 @@ pub struct Zone {
     backends: HashMap<Key, Backends>,
     /// The entries that each slice added to the indexes, by namespace and name of the slice.
     slices: HashMap<Key, Slice>,
-    cluster_ips: HashMap<Ipv4Addr, Counted<Key>>,
+    cluster_ips: HashMap<IpAddr, Counted<Key>>,
     /// Endpoints by address: service and host label, with counts.
-    hosts: HashMap<Ipv4Addr, BTreeMap<(Key, Arc<str>), Endpoints>>,
+    hosts: HashMap<IpAddr, BTreeMap<(Key, Arc<str>), Endpoints>>,
     domain: String,
 }
 
@@ -88,7 +91,8 @@ pub struct Zone {
 const MAX_REVERSE_CANDIDATES: usize = 64;
 
 struct Service {
-    cluster_ip: Option<Ipv4Addr>,
+    /// Empty for headless services.
+    cluster_ips: Vec<IpAddr>,
     /// Set for services of type ExternalName.
     external_name: Option<String>,
     /// By name and protocol (in lower case).
@@ -100,10 +104,32 @@ struct Service {
 #[derive(Default)]
 struct Backends {
     /// Host labels with addresses.
-    all: Counted<(Arc<str>, Ipv4Addr)>,
-    ready: Counted<(Arc<str>, Ipv4Addr)>,
+    all: Hosts,
+    ready: Hosts,
     /// Port numbers by name and protocol (in lower case), and by slice.
     ports: BTreeMap<(String, String), BTreeMap<Arc<str>, u16>>,
+}
+
+/// Host labels with addresses, by family.
+#[derive(Default)]
+struct Hosts {
+    v4: Counted<(Arc<str>, IpAddr)>,
+    v6: Counted<(Arc<str>, IpAddr)>,
+}
+
+impl Hosts {
+    fn of(&mut self, address: IpAddr) -> &mut Counted<(Arc<str>, IpAddr)> {
+        if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 }
+    }
+
+    /// Those with the addresses that a query asks for.
+    fn answering(&self, kind: Kind) -> &BTreeMap<(Arc<str>, IpAddr), usize> {
+        if kind == Kind::Aaaa { &self.v6.0 } else { &self.v4.0 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.v4.0.is_empty() && self.v6.0.is_empty()
+    }
 }
 
 #[derive(Default)]
@@ -114,7 +140,7 @@ struct Endpoints {
 
 struct Slice {
     service: Key,
-    endpoints: Vec<(Arc<str>, Ipv4Addr, bool)>,
+    endpoints: Vec<(Arc<str>, IpAddr, bool)>,
     ports: BTreeSet<(String, String)>,
 }
 
@@ -148,6 +174,7 @@ impl<T: Ord> Counted<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     A,
+    Aaaa,
     Srv,
     Cname,
     Ptr,
@@ -157,8 +184,13 @@ pub enum Kind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    A(String, Ipv4Addr),
-    Srv { name: String, port: u16, target: String },
+    /// A record A or AAAA.
+    Address(String, IpAddr),
+    Srv {
+        name: String,
+        port: u16,
+        target: String,
+    },
     Cname(String, String),
     Ptr(String, String),
 }
@@ -183,21 +215,21 @@ impl Zone {
         let key = (meta.namespace.clone(), meta.name.clone());
         let spec = &view.spec;
         let service = Service {
-            cluster_ip: spec.cluster_ip.parse().ok(),
+            cluster_ips: cluster_ips(spec),
             external_name: (spec.r#type == "ExternalName").then(|| spec.external_name.clone()),
             ports: spec.ports.iter().map(|p| (port_key(&p.name, &p.protocol), p.port)).collect(),
             publish_not_ready: spec.publish_not_ready_addresses,
         };
-        if let Some(ip) = service.cluster_ip {
-            self.cluster_ips.entry(ip).or_default().add(key.clone());
+        for ip in &service.cluster_ips {
+            self.cluster_ips.entry(*ip).or_default().add(key.clone());
         }
         self.services.insert(key, service);
     }
 
     pub fn remove_service(&mut self, meta: &Meta) {
         let key = (meta.namespace.clone(), meta.name.clone());
-        let Some(ip) = self.services.remove(&key).and_then(|s| s.cluster_ip) else { return };
-        if let Some(services) = self.cluster_ips.get_mut(&ip) {
+        for ip in self.services.remove(&key).into_iter().flat_map(|s| s.cluster_ips) {
+            let Some(services) = self.cluster_ips.get_mut(&ip) else { continue };
             services.remove(&key);
             if services.0.is_empty() {
                 self.cluster_ips.remove(&ip);
@@ -213,17 +245,17 @@ impl Zone {
         let backends = self.backends.entry(service.clone()).or_default();
         let mut slice = Slice { service, endpoints: Vec::new(), ports: BTreeSet::new() };
         for e in view.endpoints.iter().flatten() {
-            let Some(ip) = e.addresses.first().and_then(|a| a.parse::<Ipv4Addr>().ok()) else { continue };
+            let Some(ip) = e.addresses.first().and_then(|a| a.parse::<IpAddr>().ok()) else { continue };
             let host: Arc<str> = match &e.hostname {
                 Some(host) => host.as_str().into(),
-                None => ip.to_string().replace('.', "-").into(),
+                None => ip.to_string().replace(['.', ':'], "-").into(),
             };
             let ready = e.conditions.ready.unwrap_or(true);
-            backends.all.add((host.clone(), ip));
+            backends.all.of(ip).add((host.clone(), ip));
             let found = self.hosts.entry(ip).or_default().entry((slice.service.clone(), host.clone())).or_default();
             found.all += 1;
             if ready {
-                backends.ready.add((host.clone(), ip));
+                backends.ready.of(ip).add((host.clone(), ip));
                 found.ready += 1;
             }
             slice.endpoints.push((host, ip, ready));
@@ -262,9 +294,9 @@ impl Zone {
         let Some(backends) = self.backends.get_mut(&service) else { return };
         for (host, ip, ready) in endpoints {
             let end = (host, ip);
-            backends.all.remove(&end);
+            backends.all.of(ip).remove(&end);
             if ready {
-                backends.ready.remove(&end);
+                backends.ready.of(ip).remove(&end);
             }
         }
         for key in ports {
@@ -275,7 +307,7 @@ impl Zone {
                 }
             }
         }
-        if backends.all.0.is_empty() && backends.ports.is_empty() {
+        if backends.all.is_empty() && backends.ports.is_empty() {
             self.backends.remove(&service);
         }
     }
@@ -283,8 +315,10 @@ impl Zone {
     /// Answers a query with at most `max_records` records. `name` is absolute, without the trailing dot, in upper or lower case.
     pub fn answer(&self, name: &str, kind: Kind, max_records: usize) -> Answer {
         let name = name.to_lowercase();
-        if let Some(reverse) = name.strip_suffix(".in-addr.arpa") {
-            return self.reverse(&name, reverse, kind);
+        for (suffix, parse) in REVERSE {
+            if let Some(reversed) = name.strip_suffix(suffix) {
+                return parse(reversed).map_or(Answer::NoSuchName, |ip| self.reverse(&name, ip, kind));
+            }
         }
         let Some(rest) =
             name.strip_suffix(&self.domain).and_then(|r| r.strip_suffix('.').or(Some(r).filter(|r| r.is_empty())))
@@ -296,10 +330,10 @@ impl Zone {
             [] => Answer::Found(Vec::new()),
             ["svc" | "pod"] => Answer::Found(Vec::new()),
             [ns, "svc" | "pod"] if self.has_namespace(ns) => Answer::Found(Vec::new()),
-            [ip, _, "pod"] => match ip.replace('-', ".").parse() {
-                Ok(ip) if kind == Kind::A => Answer::Found(vec![Record::A(name, ip)]),
-                Ok(_) => Answer::Found(Vec::new()),
-                Err(_) => Answer::NoSuchName,
+            [ip, _, "pod"] => match pod_address(ip) {
+                Some(ip) if kind.asks_for(ip) => Answer::Found(vec![Record::Address(name, ip)]),
+                Some(_) => Answer::Found(Vec::new()),
+                None => Answer::NoSuchName,
             },
             [service, ns, "svc"] => self.service(&name, (ns, service), kind, max_records),
             [port, protocol, service, ns, "svc"] if port.starts_with('_') && protocol.starts_with('_') => {
@@ -328,15 +362,17 @@ impl Zone {
         if let Some(external) = &s.external_name {
             return Answer::Found(vec![Record::Cname(name.to_owned(), external.clone())]);
         }
-        let a = |ip| Record::A(name.to_owned(), ip);
-        match (s.cluster_ip, kind) {
-            (Some(ip), Kind::A) => Answer::Found(vec![a(ip)]),
-            (None, Kind::A) => {
-                let endpoints = self.backends_of(service_key).into_iter().flat_map(|b| b.published(s).0.keys());
-                let all: Vec<Record> = endpoints.take(max_records).map(|(_, ip)| a(*ip)).collect();
-                if all.is_empty() { Answer::NoSuchName } else { Answer::Found(all) }
+        let record = |ip| Record::Address(name.to_owned(), ip);
+        let is_headless = s.cluster_ips.is_empty();
+        match kind {
+            Kind::A | Kind::Aaaa if is_headless => {
+                let Some(hosts) = self.backends_of(service_key).map(|b| b.published(s)).filter(|h| !h.is_empty())
+                else {
+                    return Answer::NoSuchName;
+                };
+                Answer::Found(hosts.answering(kind).keys().take(max_records).map(|(_, ip)| record(*ip)).collect())
             }
-            _ => Answer::Found(Vec::new()),
+            _ => Answer::Found(s.cluster_ips.iter().filter(|ip| kind.asks_for(**ip)).map(|ip| record(*ip)).collect()),
         }
     }
 
@@ -353,13 +389,17 @@ impl Zone {
         let srv = |port, target| Record::Srv { name: name.to_owned(), port, target };
         let key = port_key(port, protocol);
         let mut out = Vec::new();
-        if s.cluster_ip.is_some() {
+        if !s.cluster_ips.is_empty() {
             out.extend(s.ports.get(&key).map(|number| srv(*number, base.clone())));
         } else if let Some(backends) = self.backends_of(service_key)
             && let Some(number) = backends.ports.get(&key).and_then(|numbers| numbers.values().next())
         {
-            let hosts = backends.published(s).0.keys().take(max_records);
-            out.extend(hosts.map(|(host, _)| srv(*number, format!("{host}.{base}"))));
+            let published = backends.published(s);
+            let hosts = published.v4.0.keys().chain(published.v6.0.keys()).map(|(host, _)| host);
+            // A host with addresses of both families is one target.
+            let mut seen = BTreeSet::new();
+            let hosts = hosts.filter(|host| seen.insert(*host)).take(max_records);
+            out.extend(hosts.map(|host| srv(*number, format!("{host}.{base}"))));
         }
         match (out.is_empty(), kind) {
             (true, _) => Answer::NoSuchName,
@@ -372,20 +412,26 @@ impl Zone {
         let (Some(s), Some(backends)) = (self.get(service_key), self.backends_of(service_key)) else {
             return Answer::NoSuchName;
         };
-        let (low, high) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
-        let endpoints = backends.published(s).0.range((Arc::from(host), low)..=(Arc::from(host), high));
-        let found: Vec<Record> =
-            endpoints.take(max_records).map(|((_, ip), _)| Record::A(name.to_owned(), *ip)).collect();
-        match (found.is_empty(), kind) {
-            (true, _) => Answer::NoSuchName,
-            (false, Kind::A) => Answer::Found(found),
-            (false, _) => Answer::Found(Vec::new()),
+        let published = backends.published(s);
+        let of = |kind| {
+            let (low, high) = match kind {
+                Kind::Aaaa => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::from(u128::MAX))),
+                _ => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::BROADCAST)),
+            };
+            published.answering(kind).range((Arc::from(host), low)..=(Arc::from(host), high)).map(|((_, ip), _)| *ip)
+        };
+        if of(Kind::A).next().is_none() && of(Kind::Aaaa).next().is_none() {
+            return Answer::NoSuchName;
+        }
+        match kind {
+            Kind::A | Kind::Aaaa => {
+                Answer::Found(of(kind).take(max_records).map(|ip| Record::Address(name.to_owned(), ip)).collect())
+            }
+            _ => Answer::Found(Vec::new()),
         }
     }
 
-    fn reverse(&self, name: &str, reversed: &str, kind: Kind) -> Answer {
-        let text: Vec<&str> = reversed.split('.').rev().collect();
-        let Ok(ip) = text.join(".").parse::<Ipv4Addr>() else { return Answer::NoSuchName };
+    fn reverse(&self, name: &str, ip: IpAddr, kind: Kind) -> Answer {
         let service = self.cluster_ips.get(&ip).and_then(|s| s.0.keys().next());
         let mut target = service.map(|(ns, n)| format!("{n}.{ns}.svc.{}", self.domain));
         if target.is_none() {
@@ -404,9 +450,50 @@ impl Zone {
 
 impl Backends {
     /// The endpoints that DNS publishes for the service.
-    fn published(&self, service: &Service) -> &Counted<(Arc<str>, Ipv4Addr)> {
+    fn published(&self, service: &Service) -> &Hosts {
         if service.publish_not_ready { &self.all } else { &self.ready }
     }
+}
+
+impl Kind {
+    /// Whether such a query asks for addresses of the family of this one.
+    fn asks_for(self, address: IpAddr) -> bool {
+        self == if address.is_ipv4() { Kind::A } else { Kind::Aaaa }
+    }
+}
+
+/// The addresses of a service, each once; none if it is headless.
+fn cluster_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
+    let all = std::iter::once(&spec.cluster_ip).chain(&spec.cluster_ips);
+    let mut out: Vec<IpAddr> = Vec::new();
+    for ip in all.filter_map(|text| text.parse().ok()) {
+        if !out.contains(&ip) {
+            out.push(ip);
+        }
+    }
+    out
+}
+
+/// The address in the name of a pod, whose dots or colons are dashes.
+fn pod_address(label: &str) -> Option<IpAddr> {
+    let v4 = label.replace('-', ".").parse().map(IpAddr::V4);
+    v4.ok().or_else(|| label.replace('-', ":").parse().map(IpAddr::V6).ok())
+}
+
+/// The domains of reverse lookups, and how the address is read.
+const REVERSE: [(&str, fn(&str) -> Option<IpAddr>); 2] =
+    [(".in-addr.arpa", reversed_octets), (".ip6.arpa", reversed_digits)];
+
+fn reversed_octets(text: &str) -> Option<IpAddr> {
+    let octets: Vec<&str> = text.split('.').rev().collect();
+    octets.join(".").parse().map(IpAddr::V4).ok()
+}
+
+fn reversed_digits(text: &str) -> Option<IpAddr> {
+    let digits: Vec<&str> = text.split('.').rev().collect();
+    let is_digit = |d: &&str| d.len() == 1 && d.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_whole = digits.len() == 32 && digits.iter().all(is_digit);
+    is_whole.then(|| u128::from_str_radix(&digits.concat(), 16).ok().map(|n| Ipv6Addr::from(n).into())).flatten()
 }
 
 fn port_key(name: &str, protocol: &str) -> (String, String) {
@@ -445,7 +532,7 @@ mod tests {
     /// Groundwork of K01.dns
     #[test]
     fn names_have_the_records_of_the_specification() {
-        let a = |n: &str, ip: &str| Answer::Found(vec![Record::A(n.into(), ip.parse().unwrap())]);
+        let a = |n: &str, ip: &str| Answer::Found(vec![Record::Address(n.into(), ip.parse().unwrap())]);
         let srv = |n: &str, port, t: &str| Answer::Found(vec![Record::Srv { name: n.into(), port, target: t.into() }]);
         for (name, kind, want) in [
             ("web.x.svc.cluster.local", Kind::A, a("web.x.svc.cluster.local", "10.96.0.7")),
@@ -564,5 +651,53 @@ mod tests {
             assert_eq!(count("nobody.big.x.svc.cluster.local", Kind::A), 0);
         }
         assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    }
+
+    /// Groundwork of K01.dns
+    #[test]
+    fn both_families_have_records() {
+        let mut z = Zone::new("cluster.local");
+        let both = json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7", "fd00:96::7"],
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80}]});
+        z.put_service(&meta("web", None), &service(both));
+        z.put_service(&meta("db", None), &service(json!({"clusterIP": "None"})));
+        z.put_service(&meta("old", None), &service(json!({"clusterIP": "None"})));
+        for (name, addresses) in [("db-4", ["10.0.0.1", "10.0.0.2"]), ("db-6", ["fd00::1", "fd00::2"])] {
+            let endpoints = json!([{"addresses": [addresses[0]], "hostname": "db-0"}, {"addresses": [addresses[1]]}]);
+            let slice = json!({"endpoints": endpoints, "ports": [{"name": "http", "port": 8080}]});
+            z.put_slice(&meta(name, Some("db")), &serde_json::from_value(slice).unwrap());
+        }
+        z.put_slice(&meta("old-4", Some("old")), &slice_of(&["10.0.0.9".to_owned()], true));
+        let found = |name: &str, kind| match z.answer(name, kind, 100) {
+            Answer::Found(records) => {
+                let text = |r: &Record| match r {
+                    Record::Address(_, ip) => ip.to_string(),
+                    Record::Srv { target, .. } | Record::Ptr(_, target) | Record::Cname(_, target) => target.clone(),
+                };
+                records.iter().map(text).collect::<Vec<_>>().join(" ").replace(".x.svc.cluster.local", "")
+            }
+            other => format!("{other:?}"),
+        };
+        let digits = |last: char| format!("{last}.{}0.0.d.f.ip6.arpa", "0.".repeat(27));
+        for (name, kind, want) in [
+            ("web.x.svc.cluster.local", Kind::A, "10.96.0.7"),
+            ("web.x.svc.cluster.local", Kind::Aaaa, "fd00:96::7"),
+            ("db.x.svc.cluster.local", Kind::A, "10.0.0.2 10.0.0.1"),
+            ("db.x.svc.cluster.local", Kind::Aaaa, "fd00::1 fd00::2"),
+            ("db-0.db.x.svc.cluster.local", Kind::Aaaa, "fd00::1"),
+            ("fd00--2.db.x.svc.cluster.local", Kind::Aaaa, "fd00::2"),
+            ("fd00--2.db.x.svc.cluster.local", Kind::A, ""),
+            ("_http._tcp.db.x.svc.cluster.local", Kind::Srv, "10-0-0-2.db db-0.db fd00--2.db"),
+            ("old.x.svc.cluster.local", Kind::Aaaa, ""),
+            ("none.x.svc.cluster.local", Kind::Aaaa, "NoSuchName"),
+            ("fd00--2.x.pod.cluster.local", Kind::Aaaa, "fd00::2"),
+            ("1-2-3-4.x.pod.cluster.local", Kind::Aaaa, ""),
+            (&digits('1'), Kind::Ptr, "db-0.db"),
+            (&digits('9'), Kind::Ptr, "NotAuthoritative"),
+            ("1.0.d.f.ip6.arpa", Kind::Ptr, "NoSuchName"),
+            ("+.0.d.f.ip6.arpa", Kind::Ptr, "NoSuchName"),
+        ] {
+            assert_eq!(found(name, kind), want, "{name} {kind:?}");
+        }
     }
 }

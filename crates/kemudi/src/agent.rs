@@ -3,13 +3,14 @@
 use crate::cluster_network::ClusterNetwork;
 use crate::containers;
 use crate::kubelet::Sockets;
+use crate::options::NodeIps;
 use crate::pod_network::{self, Plugins};
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
 use meta::{Clock, Rng};
 use network::policies::{Options as PolicyOptions, PolicyRules};
-use network::{Cidr, HostPort, PodInterfaces, PodNetwork, Protocol, ServiceOptions, ServiceRules};
+use network::{HostPort, PodInterfaces, PodNetwork, Protocol, Ranges, ServiceOptions, ServiceRules};
 use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
 use node::{Agent, Allowlist, DnsOptions, MachineObserver};
@@ -17,7 +18,7 @@ use runtime::Embedded;
 use runtime::beneath::make_private;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ const DOMAIN: &str = "cluster.local";
 const DNS_PORT: u16 = 53;
 
 /// A port of the node's own, not of a pod or service.
-fn own_port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {
+fn own_port(address: Option<IpAddr>, protocol: Protocol, port: u16) -> HostPort {
     HostPort { address, protocol, port, target: port }
 }
 /// The configuration of image registries, in the data directory.
@@ -83,12 +84,12 @@ pub struct Config {
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
     pub node_name: String,
-    /// The address by which other nodes reach this one. None: there is only this node.
-    pub node_ip: Option<Ipv4Addr>,
+    /// The addresses by which other nodes reach this one. None: there is only this node.
+    pub node_ips: Option<NodeIps>,
     /// Whether pods reach addresses outside of the cluster. Those of a node among others always do: so they reach the API server.
     pub pod_egress: bool,
     /// The addresses of this node's pods.
-    pub pod_range: Cidr,
+    pub pod_ranges: Ranges,
     pub cluster: ClusterNetwork,
     /// The port of the API server on this machine, if there is one.
     pub api_port: Option<u16>,
@@ -115,6 +116,11 @@ impl Environment {
 }
 
 impl Config {
+    /// The addresses that the node shows.
+    pub fn addresses(&self, network: &PodNetwork) -> Vec<IpAddr> {
+        self.node_ips.as_ref().map_or_else(|| network.gateways().to_vec(), |ips| ips.all().to_vec())
+    }
+
     fn network(&self) -> network::Options {
         network::Options {
             id: tag(&self.data_dir),
@@ -125,15 +131,15 @@ impl Config {
                 Some(_) => PodInterfaces::Plugins,
                 None => PodInterfaces::Bridge,
             },
-            pod_range: self.pod_range,
-            cluster_range: self.cluster.pods,
-            service_range: self.cluster.services,
-            load_balancer_range: self.cluster.load_balancers,
-            tunnel: self.node_ip.filter(|_| self.plugins.is_none()),
+            pod_ranges: self.pod_ranges,
+            cluster_ranges: self.cluster.pods,
+            service_ranges: self.cluster.services,
+            load_balancer_ranges: self.cluster.load_balancers.map(Ranges::from),
+            tunnel: self.node_ips.as_ref().filter(|_| self.plugins.is_none()).map(NodeIps::v4),
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
-            masquerade: self.pod_egress || self.node_ip.is_some(),
-            forward: self.pod_egress || self.node_ip.is_some(),
+            masquerade: self.pod_egress || self.node_ips.is_some(),
+            forward: self.pod_egress || self.node_ips.is_some(),
         }
     }
 
@@ -141,9 +147,9 @@ impl Config {
         ServiceOptions {
             id: tag(&self.data_dir),
             node_namespace: None,
-            cluster_range: self.cluster.pods,
-            service_range: self.cluster.services,
-            load_balancer_range: self.cluster.load_balancers,
+            cluster_ranges: self.cluster.pods,
+            service_ranges: self.cluster.services,
+            load_balancer_ranges: self.cluster.load_balancers.map(Ranges::from),
             own_ports,
         }
     }
@@ -151,6 +157,7 @@ impl Config {
     fn policies(&self) -> PolicyOptions {
         let network = self.network();
         PolicyOptions {
+            families: network.pod_ranges.families().collect(),
             bridge: network.bridge(),
             id: network.id,
             node_namespace: network.node_namespace,
@@ -260,7 +267,7 @@ pub async fn start(
     if let Err(error) = record_registries(&config.data_dir, config.registries.as_deref()) {
         tracing::warn!(%error, "recording the configuration of registries failed; `kemudi image pull` may use another one");
     }
-    let gateway = network.gateway();
+    let gateways = network.gateways().to_vec();
     let log_dir = config.data_dir.join("logs");
     let data_dir = config.data_dir.join("node");
     let file = |path: &Path, source| Error::File { path: path.to_owned(), source };
@@ -272,13 +279,12 @@ pub async fn start(
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
     let own_ports: Vec<HostPort> = api_port
         .into_iter()
-        .chain([
-            own_port(None, Protocol::Tcp, listens.port()),
-            own_port(Some(gateway), Protocol::Tcp, DNS_PORT),
-            own_port(Some(gateway), Protocol::Udp, DNS_PORT),
-        ])
+        .chain([own_port(None, Protocol::Tcp, listens.port())])
+        .chain(gateways.iter().flat_map(|gateway| {
+            [Protocol::Tcp, Protocol::Udp].map(|protocol| own_port(Some(*gateway), protocol, DNS_PORT))
+        }))
         .collect();
-    let node_ip = config.node_ip.unwrap_or(gateway);
+    let node_ips = config.addresses(&network);
     // The path is in volumes, and only a volume with this very path is removed.
     let data_dir = data_dir.canonicalize().map_err(|e| file(&data_dir, e))?;
     share_mounts(&data_dir);
@@ -291,7 +297,7 @@ pub async fn start(
         }
         Some(plugins) => {
             let limit = config.configuration.runtime_request_timeout.get();
-            let ranges = vec![config.pod_range.to_string()];
+            let ranges = config.pod_ranges.iter().map(|range| range.to_string()).collect();
             node::Network::Plugins(pod_network::open(&config.data_dir, plugins, ranges, limit).await?)
         }
     };
@@ -299,7 +305,7 @@ pub async fn start(
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
         node_name: config.node_name.clone(),
-        node_ips: vec![node_ip.into()],
+        node_ips: node_ips.clone(),
         hostname: config.node_name.clone(),
         observer: Arc::new(MachineObserver::new(
             data_dir.clone(),
@@ -319,7 +325,7 @@ pub async fn start(
         cdi_directories: node::CDI_DIRECTORIES.map(PathBuf::from).into(),
         log_dir,
         dns: dns(&config.configuration, config.cluster.dns),
-        pod_cidrs: vec![config.pod_range.to_string()],
+        pod_cidrs: config.pod_ranges.iter().map(|range| range.to_string()).collect(),
         configuration: config.configuration.clone(),
         decoder: Arc::new(Decoder),
         sysctls: config.sysctls.clone(),
@@ -337,7 +343,7 @@ pub async fn start(
     });
     let listeners = environment.component("kubelet-listeners", &Handle::current());
     let handle = agent.handle();
-    let listening = sockets.serve(handle.clone(), IpAddr::V4(node_ip), &listeners).await;
+    let listening = sockets.serve(handle.clone(), &node_ips, &listeners).await;
     listening.map_err(|(socket, e)| Error::Port(socket, e))?;
     let (agent, shutdown) = (Arc::new(agent), environment.shutdown.clone());
     node.on(runtime).spawn("kubelet", OnEnd::Restart, move || agent.clone().run(shutdown.clone()));
@@ -378,7 +384,7 @@ pub async fn start(
         dns::run(dns::Options {
             informers: shared.clone(),
             domain: DOMAIN.into(),
-            address: SocketAddr::from((gateway, DNS_PORT)),
+            addresses: gateways.iter().map(|gateway| SocketAddr::from((*gateway, DNS_PORT))).collect(),
             namespace: None,
             shutdown: shutdown.clone(),
         })
@@ -398,7 +404,7 @@ pub async fn start(
 }
 
 /// Where pods resolve names: with the DNS server of the cluster and that of the node, unless configured otherwise.
-fn dns(configuration: &KubeletConfiguration, cluster: Ipv4Addr) -> DnsOptions {
+fn dns(configuration: &KubeletConfiguration, cluster: IpAddr) -> DnsOptions {
     let servers = match configuration.cluster_dns.as_slice() {
         [] => vec![cluster.to_string()],
         servers => servers.to_vec(),
@@ -464,9 +470,9 @@ fn recorded(data_dir: &Path) -> Config {
         plugins: None,
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
         node_name: String::new(),
-        node_ip: None,
+        node_ips: None,
         pod_egress: false,
-        pod_range: cluster.first(),
+        pod_ranges: cluster.first(),
         cluster,
         api_port: None,
     }

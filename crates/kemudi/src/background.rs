@@ -12,9 +12,10 @@ pub fn controllers() -> std::io::Result<Runtime> {
     named("controllers")
 }
 
-/// For the scheduler. Its decisions are computation: beside them the node controller would see heartbeats too late.
+/// For the scheduler. Its decisions are computation: beside them the node controller would see heartbeats too late. They take one thread;
+/// bindings and events, which are most of its work, take the others.
 pub fn scheduler() -> std::io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(1).thread_name("scheduler").enable_all().build()
+    Builder::new_multi_thread().worker_threads(1 + half_of_cores()).thread_name("scheduler").enable_all().build()
 }
 
 /// For the node agent.
@@ -23,6 +24,10 @@ pub fn node() -> std::io::Result<Runtime> {
 }
 
 fn named(name: &str) -> std::io::Result<Runtime> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Builder::new_multi_thread().worker_threads(cores.div_ceil(2)).thread_name(name).enable_all().build()
+    Builder::new_multi_thread().worker_threads(half_of_cores()).thread_name(name).enable_all().build()
+}
+
+/// At least one.
+fn half_of_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2)
 }

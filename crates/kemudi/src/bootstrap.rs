@@ -9,7 +9,7 @@ use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// The address of the cluster's DNS service within the service range.
 pub const DNS_HOST: u64 = 10;
@@ -123,7 +123,7 @@ current-context: \"\"\nkind: Config\nusers: null\n"
 }
 
 /// The service of the DNS servers of nodes. Pods use the one of their own node.
-pub async fn dns(registry: &Registry, cluster_ip: Ipv4Addr, servers: &[Endpoint]) -> Result<(), Status> {
+pub async fn dns(registry: &Registry, cluster_ip: IpAddr, servers: &[Endpoint]) -> Result<(), Status> {
     let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
         {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53}]);
@@ -136,7 +136,8 @@ pub async fn dns(registry: &Registry, cluster_ip: Ipv4Addr, servers: &[Endpoint]
     let endpoint =
         |e: &Endpoint| json!({"addresses": [e.address.to_string()], "conditions": {"ready": true}, "nodeName": e.node});
     let endpoints: Vec<Value> = servers.iter().map(endpoint).collect();
-    let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints,
+    let family = if cluster_ip.is_ipv6() { "IPv6" } else { "IPv4" };
+    let slice = json!({"metadata": metadata, "addressType": family, "endpoints": endpoints,
         "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]});
     replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await
 }

@@ -4,12 +4,12 @@
 use crate::bootstrap;
 use client::Client;
 use k8s_openapi::api::core::v1::ConfigMap;
-use network::Cidr;
+use network::{Cidr, Family, Ranges};
 use registry::Registry;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -19,18 +19,37 @@ pub const NAMESPACE: &str = "kube-system";
 const LOAD_BALANCER_FIELD: &str = "loadBalancerCIDR";
 /// The default range of load balancers.
 const LOAD_BALANCERS: &str = "10.97.0.0/24";
-/// The prefix length of the ranges of nodes (upstream's default of `--node-cidr-mask-size`).
-const NODE_BITS: u8 = 24;
+
+/// The prefix lengths of the ranges of nodes, if they are not upstream's defaults: `--node-cidr-mask-size-ipv4` and `-ipv6`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeMasks {
+    pub v4: Option<u8>,
+    pub v6: Option<u8>,
+}
+
+impl NodeMasks {
+    /// The prefix length of the ranges of nodes in this range.
+    fn bits(self, range: Cidr) -> u8 {
+        let (given, default) = match range.family() {
+            Family::V4 => (self.v4, 24),
+            Family::V6 => (self.v6, 64),
+        };
+        given.unwrap_or_else(|| range.length().max(default))
+    }
+}
 
 /// The ranges of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterNetwork {
     /// Addresses of all pods.
-    pub pods: Cidr,
+    pub pods: Ranges,
     /// Addresses of services.
-    pub services: Cidr,
-    /// The address of the cluster's DNS service.
-    pub dns: Ipv4Addr,
+    pub services: Ranges,
+    /// The prefix lengths of the ranges of nodes.
+    #[serde(default)]
+    pub node_masks: NodeMasks,
+    /// The address of the cluster's DNS service, of the first family of services.
+    pub dns: IpAddr,
     /// Addresses of load balancers.
     #[serde(default)]
     pub load_balancers: Option<Cidr>,
@@ -49,7 +68,14 @@ impl FromStr for LoadBalancers {
     type Err = network::Error;
 
     fn from_str(text: &str) -> Result<Self, network::Error> {
-        if text == "none" { Ok(Self::Off) } else { text.parse().map(Self::Range) }
+        if text == "none" {
+            return Ok(Self::Off);
+        }
+        let range: Cidr = text.parse()?;
+        if range.family() == Family::V6 {
+            return Err(network::Error::Ranges(format!("{range}: load balancers have addresses of IPv4 only")));
+        }
+        Ok(Self::Range(range))
     }
 }
 
@@ -62,19 +88,70 @@ pub struct Overlap {
     other: Cidr,
 }
 
+/// Why ranges of pods and services cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidRanges {
+    #[error(
+        "--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}: services and pods need ranges of their own"
+    )]
+    Overlap { services: Cidr, pods: Cidr },
+    #[error(
+        "--service-cluster-ip-range {services} is of a family that --cluster-cidr {pods} does not have: give pods a range of each family of services"
+    )]
+    NoPods { services: Cidr, pods: Ranges },
+    #[error(
+        "--cluster-cidr {0} has no range of IPv4 addresses: nodes need one, with or without a range of IPv6 addresses"
+    )]
+    NoV4(Ranges),
+    #[error(
+        "the prefix length {bits} of the ranges of nodes does not fit --cluster-cidr {pods}: it is {first} to {last} (--node-cidr-mask-size-ipv4, --node-cidr-mask-size-ipv6)"
+    )]
+    Mask { pods: Cidr, bits: u8, first: u8, last: u8 },
+    #[error("--cluster-cidr: {0}")]
+    Nodes(#[from] controllers::nodeipam::InvalidRanges),
+}
+
 impl ClusterNetwork {
-    /// The prefix length of the ranges of nodes.
-    pub fn node_bits(&self) -> u8 {
-        self.pods.length().max(NODE_BITS)
+    /// The prefix length of the ranges of nodes of a family; none without pods of that family.
+    pub fn node_bits(&self, family: Family) -> Option<u8> {
+        self.pods.of(family).map(|range| self.node_masks.bits(range))
     }
 
-    /// The first range of a node: that of the node in the process of the server.
-    pub fn first(&self) -> Cidr {
-        let text = format!("{}/{}", self.pods.address(), self.node_bits());
-        match text.parse() {
-            Ok(range) => range,
-            Err(e) => unreachable!("a part of a valid range: {e}"),
+    /// The first ranges of a node: those of the node in the process of the server.
+    pub fn first(&self) -> Ranges {
+        let first = |range: Cidr| Cidr::around(range.address(), self.node_masks.bits(range));
+        let ranges: Vec<Cidr> = self.pods.iter().map(first).collect();
+        match Ranges::new(&ranges) {
+            Ok(ranges) => ranges,
+            Err(e) => unreachable!("parts of valid ranges: {e}"),
         }
+    }
+
+    /// Errors if ranges of pods and services overlap, or a node cannot use them.
+    pub fn check(&self) -> Result<(), InvalidRanges> {
+        for services in self.services.iter() {
+            match self.pods.of(services.family()) {
+                Some(pods) if pods.overlaps(&services) => return Err(InvalidRanges::Overlap { services, pods }),
+                Some(_) => {}
+                None => return Err(InvalidRanges::NoPods { services, pods: self.pods }),
+            }
+        }
+        if self.pods.of(Family::V4).is_none() {
+            return Err(InvalidRanges::NoV4(self.pods));
+        }
+        for pods in self.pods.iter() {
+            let (bits, all) = (self.node_masks.bits(pods), pods.family().bits());
+            // Four addresses: the network, the node, a pod, and the last one.
+            if bits < pods.length() || bits > all - 2 {
+                return Err(InvalidRanges::Mask { pods, bits, first: pods.length(), last: all - 2 });
+            }
+        }
+        controllers::nodeipam::Options::new(
+            &self.pods.to_string(),
+            self.node_bits(Family::V4),
+            self.node_bits(Family::V6),
+        )?;
+        Ok(())
     }
 
     /// Sets the range of load balancers: that of the flag, else [`LOAD_BALANCERS`] if there is a node and no range of `others` overlaps it.
@@ -84,10 +161,12 @@ impl ClusterNetwork {
         has_node: bool,
         others: &[(&'static str, Cidr)],
     ) -> Result<Self, Overlap> {
-        let own = [("--cluster-cidr", self.pods), ("--service-cluster-ip-range", self.services)];
+        let (pods, services) = (self.pods.iter(), self.services.iter());
+        let own: Vec<_> =
+            pods.map(|r| ("--cluster-cidr", r)).chain(services.map(|r| ("--service-cluster-ip-range", r))).collect();
         let overlap = |range: Cidr| {
             let mut all = own.iter().chain(others);
-            let found = all.find(|(_, other)| range.contains_range(other) || other.contains_range(&range));
+            let found = all.find(|(_, other)| range.overlaps(other));
             found.map(|(flag, other)| Overlap { range, flag, other: *other })
         };
         self.load_balancers = match flag {
@@ -103,7 +182,7 @@ impl ClusterNetwork {
 
     /// The ranges of services, besides those of pods.
     pub fn service_ranges(&self) -> Vec<Cidr> {
-        std::iter::once(self.services).chain(self.load_balancers).collect()
+        self.services.iter().chain(self.load_balancers).collect()
     }
 
     /// Publishes the ranges.
@@ -125,6 +204,7 @@ impl ClusterNetwork {
         Ok(Self {
             pods: field("podCIDR")?.parse().map_err(|_| Error::Field("podCIDR"))?,
             services: field("serviceCIDR")?.parse().map_err(|_| Error::Field("serviceCIDR"))?,
+            node_masks: NodeMasks::default(),
             dns: field("clusterDNS")?.parse().map_err(|_| Error::Field("clusterDNS"))?,
             load_balancers: match data.get(LOAD_BALANCER_FIELD) {
                 Some(text) => Some(text.parse().map_err(|_| Error::Field(LOAD_BALANCER_FIELD))?),
@@ -142,11 +222,12 @@ impl ClusterNetwork {
     pub fn recorded(data_dir: &Path) -> Self {
         let recorded = std::fs::read(file(data_dir)).ok().and_then(|t| serde_json::from_slice(&t).ok());
         recorded.unwrap_or_else(|| {
-            let range = |text: &str| text.parse().unwrap_or_else(|e| unreachable!("a constant range: {e}"));
+            let range = |text: &str| text.parse::<Ranges>().unwrap_or_else(|e| unreachable!("a constant range: {e}"));
             Self {
                 pods: range("10.244.0.0/24"),
                 services: range("10.96.0.0/16"),
-                dns: Ipv4Addr::UNSPECIFIED,
+                node_masks: NodeMasks::default(),
+                dns: IpAddr::from([0; 4]),
                 load_balancers: None,
             }
         })
@@ -186,7 +267,7 @@ mod tests {
         assert_eq!(check(Some("192.0.2.0/28"), false, "10.89.0.0/24"), range("192.0.2.0/28"));
         let overlap = "--load-balancer-cidr 10.0.0.0/8 overlaps --cluster-cidr 10.244.0.0/24; give load balancers a range of their own";
         assert_eq!(check(Some("10.0.0.0/8"), true, "10.89.0.0/24"), Err(overlap.to_owned()));
-        assert!("10.0.0.1/8".parse::<LoadBalancers>().is_err());
+        assert!("10.0.0.1/8".parse::<LoadBalancers>().is_err() && "fd00::/64".parse::<LoadBalancers>().is_err());
     }
 
     #[test]
@@ -199,6 +280,72 @@ mod tests {
         assert_eq!(ClusterNetwork::recorded(directory.path()), ranges);
         assert_eq!(ranges.first().to_string(), "10.7.0.0/24");
         ranges.pods = "10.7.0.0/26".parse().unwrap();
-        assert_eq!((ranges.first(), ranges.node_bits()), (ranges.pods, 26));
+        assert_eq!((ranges.first(), ranges.node_bits(Family::V4)), (ranges.pods, Some(26)));
+        ranges.pods = "fd00:10:244::/56,10.7.0.0/16".parse().unwrap();
+        assert_eq!(ranges.first().to_string(), "fd00:10:244::/64,10.7.0.0/24");
+        ranges.record(directory.path()).unwrap();
+        assert_eq!(ClusterNetwork::recorded(directory.path()), ranges);
+    }
+
+    #[test]
+    fn ranges_of_pods_and_services_fit_together() {
+        let check = |services: &str, pods: &str, v4, v6| {
+            let mut ranges = ClusterNetwork::recorded(Path::new("/nonexistent"));
+            (ranges.services, ranges.pods) = (services.parse().unwrap(), pods.parse().unwrap());
+            ranges.node_masks = NodeMasks { v4, v6 };
+            ranges.check().err().map(|e| e.to_string()).unwrap_or_default()
+        };
+        let good = [
+            ("10.96.0.0/16", "10.244.0.0/16", None),
+            ("10.96.0.0/16", "10.244.0.0/16,fd00:10:244::/56", None),
+            ("10.96.0.0/16,fd00:10:96::/112", "fd00:10:244::/56,10.244.0.0/16", Some(72)),
+            ("fd00:10:96::/112,10.96.0.0/16", "10.244.0.0/30,fd00:10:244::/112", None),
+        ];
+        for (services, pods, v6) in good {
+            assert_eq!(check(services, pods, None, v6), "", "{services} {pods}");
+        }
+        for (services, pods, v4, v6, expect) in [
+            (
+                "10.244.0.0/16",
+                "10.244.0.0/24",
+                None,
+                None,
+                "--service-cluster-ip-range 10.244.0.0/16 overlaps --cluster-cidr 10.244.0.0/24: ",
+            ),
+            (
+                "10.0.0.0/24,fd00::/112",
+                "10.1.0.0/24,fd00::/56",
+                None,
+                None,
+                "--service-cluster-ip-range fd00::/112 overlaps --cluster-cidr fd00::/56: ",
+            ),
+            (
+                "10.96.0.0/16,fd00::/112",
+                "10.244.0.0/16",
+                None,
+                None,
+                "--service-cluster-ip-range fd00::/112 is of a family that ",
+            ),
+            ("fd00::/112", "fd01::/56", None, None, "--cluster-cidr fd01::/56 has no range of IPv4 addresses"),
+            (
+                "10.96.0.0/16",
+                "10.244.0.0/16",
+                Some(15),
+                None,
+                "the prefix length 15 of the ranges of nodes does not fit",
+            ),
+            ("10.96.0.0/16", "10.244.0.0/31", None, None, "the prefix length 31 of the ranges of nodes does not fit"),
+            (
+                "10.96.0.0/16",
+                "10.244.0.0/16,fd00::/56",
+                None,
+                Some(127),
+                "the prefix length 127 of the ranges of nodes does not fit",
+            ),
+            ("10.96.0.0/16", "10.244.0.0/16,fd00::/40", None, None, "--cluster-cidr: New CIDR set failed"),
+        ] {
+            let error = check(services, pods, v4, v6);
+            assert!(error.starts_with(expect), "{services} {pods}: {error}");
+        }
     }
 }

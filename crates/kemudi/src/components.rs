@@ -1,6 +1,7 @@
 //! The controllers and the scheduler. Each has its own identity and is subject to authorization and admission.
 
 use crate::agent::Environment;
+use crate::cluster_network::ClusterNetwork;
 use crate::leadership::Candidate;
 use crate::peers::Peer;
 use apiserver::{DecisionReport, DecisionSource, Server, as_identity, decision};
@@ -11,6 +12,7 @@ use client::{Client, InProcess, Informers};
 use controllers::nodeipam;
 use http::Request;
 use meta::{Clock, GroupResource, Rng};
+use network::Family;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,24 +56,25 @@ pub struct Parts {
 /// The ranges of pod addresses that nodes get.
 #[derive(Clone)]
 pub struct PodRanges {
-    pub cluster: network::Cidr,
-    /// The prefix length of the range of a node.
-    pub bits: u8,
-    /// A range that no node gets.
-    pub reserved: Option<network::Cidr>,
+    pub network: ClusterNetwork,
+    /// Ranges that no node gets.
+    pub reserved: Option<network::Ranges>,
     /// For every node, not only those that take part in the pod network of Kemudi.
     pub for_all: bool,
 }
 
 impl PodRanges {
     fn start(&self, shared: &controllers::Options, component: &Component, client_for: &dyn Fn(&str) -> Client) {
-        let options = nodeipam::Options::new(&self.cluster.to_string(), Some(self.bits), None);
+        let network = &self.network;
+        let (v4, v6) = (network.node_bits(Family::V4), network.node_bits(Family::V6));
+        let options = nodeipam::Options::new(&network.pods.to_string(), v4, v6);
         let options = match options {
             Ok(options) if self.for_all => options,
             Ok(options) => options.on_request(node::join::POD_NETWORK),
             Err(e) => return tracing::error!("nodes get no ranges of pod addresses: {e}"),
         };
-        let reserved = self.reserved.and_then(|r| nodeipam::Cidr::parse(&r.to_string()));
+        let reserved = self.reserved.into_iter().flat_map(|ranges| ranges.iter());
+        let reserved = reserved.filter_map(|r| nodeipam::Cidr::parse(&r.to_string())).collect();
         nodeipam::start(options, reserved, shared, component, client_for);
     }
 }

@@ -62,7 +62,7 @@ pub struct Config {
     /// The advertised address; the bind address, unless that is unspecified.
     pub advertise: IpAddr,
     /// The address for pods: an address of the node, on which the server listens too.
-    pub inside: Option<IpAddr>,
+    pub inside: Vec<IpAddr>,
     /// One range, or one of each family.
     pub service_cidrs: Vec<Cidr>,
     /// How long events are kept; none for ever.
@@ -128,12 +128,12 @@ impl ControlPlane {
         let cluster_ip = config.service_cidrs.first().map_or(config.advertise, |r| r.nth(1));
         let cluster = ClusterInfo {
             cluster_ip,
-            address: config.inside.unwrap_or(config.advertise),
+            address: config.inside.first().copied().unwrap_or(config.advertise),
             port: address.port(),
             service_cidrs: config.service_cidrs.iter().map(Cidr::to_string).collect(),
             ca: pki.ca_pem.clone(),
             trust: trust(&access),
-            has_node: config.inside.is_some(),
+            has_node: !config.inside.is_empty(),
         };
         bootstrap::run(&registry, &cluster).await.map_err(Error::Bootstrap)?;
         options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());
@@ -152,7 +152,8 @@ impl ControlPlane {
         let trusted = trust(&access);
         let keys_at = config.access.service_account_jwks_uri.clone();
         // Pods read the keys too, and cannot reach a loopback address.
-        let reached = config.inside.filter(|_| config.advertise.is_loopback()).unwrap_or(config.advertise);
+        let inside = config.inside.first().copied().filter(|_| config.advertise.is_loopback());
+        let reached = inside.unwrap_or(config.advertise);
         let keys_at =
             keys_at.unwrap_or_else(|| format!("https://{}/openid/v1/jwks", SocketAddr::new(reached, address.port())));
         let documents = access.accounts.documents(&keys_at);
@@ -208,7 +209,7 @@ impl ControlPlane {
             "kubernetes.default.svc.cluster.local",
         ];
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
-        addresses.extend(config.inside);
+        addresses.extend(&config.inside);
         addresses.extend(Some(config.bind).filter(|b| !b.is_unspecified()));
         let pair = pki.server(&names, &addresses)?;
         let hosts = names.iter().map(ToString::to_string).chain(addresses.iter().map(IpAddr::to_string)).collect();
@@ -241,10 +242,10 @@ impl ControlPlane {
                 apiserver::listen::serve(server.clone(), listener.clone(), tls.clone(), shutdown.clone())
             });
         };
-        if let Some(inside) = config.inside.filter(|inside| !config.bind.is_unspecified() && *inside != config.bind) {
-            let socket = SocketAddr::new(inside, address.port());
-            let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
-            listen("api-for-pods", second);
+        for inside in config.inside.iter().filter(|inside| !crate::kubelet::is_covered(config.bind, **inside)) {
+            let socket = SocketAddr::new(*inside, address.port());
+            let another = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
+            listen(if inside.is_ipv4() { "api-for-pods" } else { "api-for-pods-ipv6" }, another);
         }
         listen("api", listener);
         Ok(Self { listeners, server, address, hosts, pki, certificates, client_ca, admin_token, accounts, clock, rng })

@@ -3,9 +3,10 @@
 use crate::bootstrap;
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Node;
+use network::Family;
 use node::NodeNetwork;
 use registry::Registry;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -19,7 +20,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
     pub node: String,
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
 }
 
 /// What the endpoints are made from.
@@ -30,7 +31,7 @@ pub struct Options {
     /// The DNS server of the node in this process.
     pub own: Option<Endpoint>,
     /// The address of the service.
-    pub dns: Ipv4Addr,
+    pub dns: IpAddr,
     pub shutdown: Shutdown,
 }
 
@@ -54,8 +55,9 @@ pub async fn run(options: Options) {
             return;
         }
         let endpoint = |n: &Arc<client::Entry<NodeNetwork>>| {
-            // The DNS server of a node has the first address of its range.
-            n.view.range()?.nth(1).map(|address| Endpoint { node: n.meta.name.to_string(), address })
+            // The DNS server of a node has the first address of each of its ranges.
+            let range = n.view.ranges()?.of(Family::of(options.dns))?;
+            range.nth(1).map(|address| Endpoint { node: n.meta.name.to_string(), address })
         };
         let mut servers: Vec<Endpoint> =
             nodes.cache().entries().filter_map(endpoint).chain(options.own.clone()).collect();

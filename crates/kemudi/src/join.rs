@@ -107,9 +107,9 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     join::check_servers(&options.join).map_err(Error::Join)?;
     let ca_hashes =
         options.ca_hash.iter().map(|h| h.parse()).collect::<Result<Vec<CaHash>, _>>().map_err(Error::Join)?;
-    let node_ip = match options.kubelet.node_ip {
-        Some(address) => address,
-        None => own_address(&options.join)?,
+    let node_ips = match options.kubelet.node_ip.clone() {
+        Some(addresses) => addresses,
+        None => own_address(&options.join)?.into(),
     };
     let (max_connections, of_agent) = up::connections(runtime::open_files::raise(), true);
     let mut signals = Stop::listen().map_err(up::Error::Runtime)?;
@@ -143,12 +143,11 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         let client = identity.client("kubelet");
         let ranges = || async { ClusterNetwork::read(&client).await.map_err(Failure::from) };
         let ranges = patiently(&servers, ranges).await?;
-        let range = patiently(&servers, || join::await_range(&client, &node_name, node_ip)).await?;
-        let addresses = [IpAddr::V4(node_ip)];
-        let pair = patiently(&servers, || identity.serving(&addresses)).await?;
+        let range = patiently(&servers, || join::await_range(&client, &node_name, node_ips.all())).await?;
+        let pair = patiently(&servers, || identity.serving(node_ips.all())).await?;
         Ok::<_, up::Error>((identity, ranges, range, pair))
     };
-    let (identity, ranges, pod_range, pair) = tokio::select! {
+    let (identity, ranges, pod_ranges, pair) = tokio::select! {
         joined = joined => joined?,
         () = signals.requested() => return Ok(()),
     };
@@ -163,9 +162,9 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         plugins,
         kubelet_root: options.kubelet.root_dir.clone(),
         node_name: node_name.clone(),
-        node_ip: Some(node_ip),
+        node_ips: Some(node_ips.clone()),
         pod_egress: true,
-        pod_range,
+        pod_ranges,
         cluster: ranges,
     };
     let network = agent::open_network(&config).await?;
@@ -193,7 +192,8 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         let serving = serving.clone();
         move || {
             let (identity, serving, shutdown) = (of_node.clone(), serving.clone(), until.clone());
-            async move { identity.renew(&serving, &[IpAddr::V4(node_ip)], &shutdown).await }
+            let addresses = node_ips.clone();
+            async move { identity.renew(&serving, addresses.all(), &shutdown).await }
         }
     });
     let (data_dir, ca) = (options.data_dir.clone(), identity.ca.clone());

@@ -30,17 +30,18 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// `inside` is the address by which pods and the API server reach the node.
+    /// `inside` are the addresses by which pods and the API server reach the node.
     pub fn new(
         listener: TcpListener,
         plane: &ControlPlane,
         node: &str,
-        inside: IpAddr,
+        inside: &[IpAddr],
         max_connections: usize,
     ) -> Result<Self, pki::Error> {
-        let bound = listener.local_addr().map_or(inside, |a| a.ip());
-        let mut addresses = vec![inside, IpAddr::from([127, 0, 0, 1])];
-        addresses.extend(Some(bound).filter(|a| !a.is_unspecified() && !addresses.contains(a)));
+        let bound = listener.local_addr().ok().map(|a| a.ip());
+        let mut addresses = inside.to_vec();
+        addresses.push(IpAddr::from([127, 0, 0, 1]));
+        addresses.extend(bound.filter(|a| !a.is_unspecified() && !addresses.contains(a)));
         let pair = plane.pki.kubelet(node, &addresses)?;
         let tls = watch::Sender::new(plane.pki.tls(&pair, &[&plane.client_ca])?);
         let (certificates, clock) = (plane.certificates.clone(), plane.clock.clone());
@@ -63,15 +64,15 @@ impl Sockets {
         Self { listener, certificates, clock, tls, max_connections }
     }
 
-    /// Serves until shutdown; also on `inside`, if the listener is not bound to that address. Fails if that address cannot be bound.
+    /// Serves until shutdown; also on `inside`, if the listener is not bound to these addresses. Fails if one cannot be bound.
     pub async fn serve(
         self,
         handle: Handle,
-        inside: IpAddr,
+        inside: &[IpAddr],
         listeners: &Component,
     ) -> Result<(), (SocketAddr, std::io::Error)> {
         let endpoint = Endpoint::new(Arc::new(Agent(handle)), self.certificates, self.clock, self.max_connections);
-        let bound = self.listener.local_addr().map_err(|e| (SocketAddr::new(inside, 0), e))?;
+        let bound = self.listener.local_addr().map_err(|e| (SocketAddr::from(([0; 4], 0)), e))?;
         // Kept for its receivers.
         let tls = Arc::new(self.tls);
         let serve = |name, listener: TcpListener| {
@@ -86,13 +87,19 @@ impl Sockets {
                 }
             });
         };
-        if !bound.ip().is_unspecified() && bound.ip() != inside {
-            let socket = SocketAddr::new(inside, bound.port());
-            serve("kubelet-for-pods", TcpListener::bind(socket).await.map_err(|e| (socket, e))?);
+        for inside in inside.iter().filter(|inside| !is_covered(bound.ip(), **inside)) {
+            let socket = SocketAddr::new(*inside, bound.port());
+            let name = if inside.is_ipv4() { "kubelet-for-pods" } else { "kubelet-for-pods-ipv6" };
+            serve(name, TcpListener::bind(socket).await.map_err(|e| (socket, e))?);
         }
         serve("kubelet", self.listener);
         Ok(())
     }
+}
+
+/// Whether a listener that is bound to an address receives connections to another one. `::` receives those of IPv4, too.
+pub fn is_covered(bound: IpAddr, address: IpAddr) -> bool {
+    bound == address || bound.is_unspecified() && (bound.is_ipv6() || address.is_ipv4())
 }
 
 /// Adapts the agent to the listener.

@@ -9,10 +9,10 @@ use crate::options::{KubeletOptions, NodeOptions};
 use crate::token;
 use client::Informers;
 use meta::Clock;
-use network::{Cidr, Egress, NodeBridge, ServiceOptions, ServiceRules, namespace};
+use network::{Cidr, Egress, NodeBridge, Ranges, ServiceOptions, ServiceRules, namespace};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -48,6 +48,10 @@ pub enum Error {
     Agent(#[from] agent::Error),
     #[error("--node-network {nodes} overlaps {what} {range}")]
     Overlap { nodes: Cidr, what: &'static str, range: Cidr },
+    #[error(
+        "--node-network {nodes} has no range of the family of --service-cluster-ip-range {services}, the first one: give it a range of each family"
+    )]
+    Family { nodes: Ranges, services: Cidr },
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
     #[error("creating the bootstrap token of the nodes: {0}")]
@@ -73,12 +77,19 @@ impl Machine {
     /// Checks the range of the nodes, before anything is created.
     pub fn check(options: &NodeOptions, cluster: &ClusterNetwork) -> Result<(), Error> {
         let nodes = options.node_network;
-        for (what, range) in [("--cluster-cidr", cluster.pods), ("--service-cluster-ip-range", cluster.services)] {
-            if range.contains(nodes.address()) || nodes.contains(range.address()) {
-                return Err(Error::Overlap { nodes, what, range });
+        for (what, ranges) in [("--cluster-cidr", cluster.pods), ("--service-cluster-ip-range", cluster.services)] {
+            for range in ranges.iter() {
+                if let Some(nodes) = nodes.iter().find(|nodes| nodes.overlaps(&range)) {
+                    return Err(Error::Overlap { nodes, what, range });
+                }
             }
         }
-        Ok(NodeBridge::check_range(nodes, options.nodes.unwrap_or(1))?)
+        NodeBridge::check_ranges(nodes, options.nodes.unwrap_or(1))?;
+        // Pods reach the API server at this machine's address of that family.
+        if nodes.of(cluster.services.first().family()).is_none() {
+            return Err(Error::Family { nodes, services: cluster.services.first() });
+        }
+        Ok(())
     }
 
     /// Creates the bridge of the nodes. Their range is [checked](Self::check).
@@ -91,9 +102,9 @@ impl Machine {
         Ok(Self { bridge, cluster, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
 
-    /// The address of this machine that nodes reach.
-    pub fn gateway(&self) -> Ipv4Addr {
-        self.bridge.gateway()
+    /// The addresses of this machine that nodes reach.
+    pub fn gateways(&self) -> &[IpAddr] {
+        self.bridge.gateways()
     }
 
     /// Starts the nodes. The API server serves at the gateway, on this port.
@@ -122,11 +133,11 @@ impl Machine {
         let mut all = Vec::new();
         for number in 0..self.count {
             let namespace = self.data_dir.join(NAMESPACES).join(name(number));
-            let address = self.bridge.connect(number, &namespace).await?;
+            let addresses = self.bridge.connect(number, &namespace).await?;
             all.push(Arc::new(Node {
                 number,
                 name: name(number),
-                address,
+                addresses,
                 namespace,
                 directory: directory.join(name(number)),
                 server: server.clone(),
@@ -176,9 +187,9 @@ fn service_options(data_dir: &Path, cluster: &ClusterNetwork) -> ServiceOptions 
     ServiceOptions {
         id: NodeBridge::rules_id(&tag(data_dir)),
         node_namespace: None,
-        cluster_range: cluster.pods,
-        service_range: cluster.services,
-        load_balancer_range: cluster.load_balancers,
+        cluster_ranges: cluster.pods,
+        service_ranges: cluster.services,
+        load_balancer_ranges: cluster.load_balancers.map(network::Ranges::from),
         own_ports: Vec::new(),
     }
 }
@@ -246,7 +257,7 @@ enum Power {
 struct Node {
     number: u32,
     name: String,
-    address: Ipv4Addr,
+    addresses: Vec<IpAddr>,
     namespace: PathBuf,
     directory: PathBuf,
     server: String,
@@ -264,7 +275,8 @@ impl Node {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("kemudi").arg("agent").arg("--join").arg(&self.server);
         command.arg("--token-file").arg(&self.token_file).arg("--data-dir").arg(&self.directory);
-        command.args(["--node-name", &self.name, "--node-ip", &self.address.to_string(), "--end-with-input"]);
+        let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
+        command.args(["--node-name", &self.name, "--node-ip", &addresses.join(","), "--end-with-input"]);
         command.arg("--network-namespace").arg(&self.namespace).args(&self.flags);
         // Not killed with this value: pods and agents end in their own time.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()
@@ -352,7 +364,8 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub name: String,
-    pub address: Ipv4Addr,
+    /// One of each family of the range of nodes.
+    pub addresses: Vec<IpAddr>,
     pub is_running: bool,
     pub is_cut: bool,
     /// The process of its agent.
@@ -422,7 +435,7 @@ impl Node {
         let is = *self.is.borrow();
         State {
             name: self.name.clone(),
-            address: self.address,
+            addresses: self.addresses.clone(),
             is_running: is.is_some_and(|(power, _)| power == Power::On),
             is_cut: *self.is_cut.borrow(),
             pid: is.and_then(|(_, pid)| pid),
@@ -468,7 +481,7 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     if remains == Remains::All && namespaces.exists() {
         let cluster = ClusterNetwork::recorded(data_dir);
         ServiceRules::purge(&service_options(data_dir, &cluster)).await?;
-        let closed: Vec<Cidr> = std::iter::once(cluster.pods).chain(cluster.service_ranges()).collect();
+        let closed: Vec<Cidr> = cluster.pods.iter().chain(cluster.service_ranges()).collect();
         NodeBridge::purge(&tag(data_dir), &closed).await?;
     }
     Ok(())

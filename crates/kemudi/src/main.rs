@@ -153,7 +153,11 @@ fn main() -> ExitCode {
         Command::Down(o) => down::down(&o),
         Command::Backup(o) => up::block_on(backup::backup(&o)),
         Command::Restore(o) => up::block_on(backup::restore(&o)),
-        Command::Bench(BenchCommand { scheduler: Some(Scheduler::Sched(o)), .. }) => return bench_scheduler::main(&o),
+        Command::Bench(BenchCommand { scheduler: Some(Scheduler::Sched(o)), .. }) => {
+            // As a server does.
+            up::no_huge_pages();
+            return bench_scheduler::main(&o);
+        }
         Command::Bench(b) => return bench::main(&b.options),
         Command::Sim(o) => return sim::main(&o),
         Command::Image(c) => return images::main(&c),

@@ -9,7 +9,7 @@ pub const MISSING: &[(&str, &str)] = &[
     ),
     ("snapshots of provisioned volumes", "CSI drivers bring snapshots of their own; the default class has none"),
     ("network volumes but NFS and CSI", "pods that mount them wait, with an event"),
-    ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
+    ("IPv6 alone", "clusters have IPv4, with or without IPv6; load balancers have IPv4 addresses"),
 ];
 
 /// The table as lines of text.

@@ -86,7 +86,7 @@ fn table(nodes: &[State]) -> String {
         let state = if node.is_running { "running" } else { "stopped" };
         let network = if node.is_cut { "cut" } else { "up" };
         let agent = node.pid.map_or_else(|| "-".to_owned(), |pid| format!("pid {pid}"));
-        let address = node.address.to_string();
+        let address = node.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         lines.push(format!("{:width$}   {address:15}   {state:7}   {network:7}   {agent}", node.name));
     }
     lines.join("\n")
@@ -100,7 +100,7 @@ mod tests {
     fn nodes_are_listed() {
         let node = |name: &str, is_running, is_cut, pid| State {
             name: name.into(),
-            address: "10.89.0.11".parse().unwrap(),
+            addresses: vec!["10.89.0.11".parse().unwrap()],
             is_running,
             is_cut,
             pid,

@@ -42,9 +42,16 @@ pub struct ServerOptions {
     /// Range of service addresses, or two ranges of different families. Services use the first unless they specify families.
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<Cidr>,
-    /// Range of pod addresses of the cluster. Each node gets a range of 256 addresses of it.
-    #[arg(long, default_value = "10.244.0.0/16")]
-    pub cluster_cidr: network::Cidr,
+    /// Range of pod addresses of the cluster, or an IPv4 and an IPv6 range separated by a comma (dual stack). The first one is the family
+    /// of `status.podIP`. Each node gets a part of each range.
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.244.0.0/16")]
+    pub cluster_cidr: network::Ranges,
+    /// Prefix length of the IPv4 range of a node. Default: 24, or that of the cluster's range if it is smaller.
+    #[arg(long, value_name = "BITS")]
+    pub node_cidr_mask_size_ipv4: Option<u8>,
+    /// Prefix length of the IPv6 range of a node. Default: 64, or that of the cluster's range if it is smaller.
+    #[arg(long, value_name = "BITS")]
+    pub node_cidr_mask_size_ipv6: Option<u8>,
     /// Range of addresses for services of type LoadBalancer, or `none`. All nodes and this machine reach them; for others, route the
     /// range to a node. Default: 10.97.0.0/24 if there is a node and no other range overlaps it, else none.
     #[arg(long, value_name = "CIDR")]
@@ -92,9 +99,9 @@ pub struct NodeOptions {
     /// them off).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100), conflicts_with_all = ["disable_agent", "node_name", "node_ip", "kubelet_port", "kubelet_address"])]
     pub nodes: Option<u32>,
-    /// Range of the addresses of such nodes.
-    #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/24", requires = "nodes")]
-    pub node_network: network::Cidr,
+    /// Range of the addresses of such nodes, or an IPv4 and an IPv6 range separated by a comma.
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.89.0.0/24", requires = "nodes")]
+    pub node_network: network::Ranges,
     /// Whether pods reach addresses outside of the cluster, by the address of this machine. This enables forwarding of packets between
     /// its devices (`net.ipv4.ip_forward`).
     #[arg(long, action = clap::ArgAction::Set, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
@@ -103,15 +110,66 @@ pub struct NodeOptions {
     pub kubelet: KubeletOptions,
 }
 
+/// The addresses of a node: one of IPv4, and perhaps one of IPv6, in the order in which the node shows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeIps(Vec<IpAddr>);
+
+impl NodeIps {
+    pub fn all(&self) -> &[IpAddr] {
+        &self.0
+    }
+
+    /// The address of IPv4, by which nodes reach each other.
+    pub fn v4(&self) -> Ipv4Addr {
+        let v4 = self.0.iter().find_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        });
+        v4.unwrap_or(Ipv4Addr::UNSPECIFIED)
+    }
+}
+
+impl From<Ipv4Addr> for NodeIps {
+    fn from(address: Ipv4Addr) -> Self {
+        Self(vec![address.into()])
+    }
+}
+
+impl std::str::FromStr for NodeIps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = |part: &str| {
+            let address: IpAddr = part.trim().parse().map_err(|_| format!("{part:?} is no IP address"))?;
+            let is_usable = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast();
+            if is_usable { Ok(address) } else { Err(format!("{address} is not an address of a machine")) }
+        };
+        let all = text.split(',').map(parse).collect::<Result<Vec<IpAddr>, String>>()?;
+        match all.as_slice() {
+            [IpAddr::V4(_)] => Ok(Self(all)),
+            [a, b] if a.is_ipv4() != b.is_ipv4() => Ok(Self(all)),
+            [IpAddr::V6(_)] => Err("nodes reach each other by IPv4: give an IPv4 address, too".to_owned()),
+            _ => Err("give one IPv4 address, or one IPv4 and one IPv6 address separated by a comma".to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for NodeIps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
 /// Flags of a node.
 #[derive(Args)]
 pub struct KubeletOptions {
     /// Name of this machine's node. Default: its host name.
     #[arg(long)]
     pub node_name: Option<String>,
-    /// Address by which other nodes and servers reach this node. Pods of this node and of other nodes then reach each other.
-    #[arg(long)]
-    pub node_ip: Option<Ipv4Addr>,
+    /// Address by which other nodes and servers reach this node, or an IPv4 and an IPv6 address separated by a comma. Pods of this node
+    /// and of other nodes then reach each other.
+    #[arg(long, value_name = "IP[,IP]")]
+    pub node_ip: Option<NodeIps>,
     /// Bind address of the kubelet's API. Pods and the API server can always reach it at the
     /// node's own address.
     #[arg(long)]
@@ -234,4 +292,22 @@ pub struct DownOptions {
     /// Also removes containers, network, packet rules and data.
     #[arg(long)]
     pub purge: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_an_address_of_each_family() {
+        let check = |text: &str| text.parse::<NodeIps>().map(|ips| (ips.to_string(), ips.v4().to_string()));
+        let good = |shown: &str| Ok((shown.to_owned(), "192.0.2.1".to_owned()));
+        assert_eq!(check("192.0.2.1"), good("192.0.2.1"));
+        assert_eq!(check("2001:db8::1, 192.0.2.1"), good("2001:db8::1,192.0.2.1"));
+        for bad in
+            ["", "2001:db8::1", "192.0.2.1,192.0.2.2", "192.0.2.1,::1", "0.0.0.0", "a", "1.2.3.4,fd00::1,fd00::2"]
+        {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `kemudi up` and `kemudi down`.
 
-use crate::cluster_network::{self, ClusterNetwork};
+use crate::cluster_network::{self, ClusterNetwork, NodeMasks};
 use crate::components::{self, Membership, Parts, PodRanges};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
@@ -56,10 +56,8 @@ pub enum Error {
     NodeOnEtcd,
     #[error("{0}")]
     Ranges(&'static str),
-    #[error(
-        "--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}: services and pods need ranges of their own"
-    )]
-    Overlap { services: network::Cidr, pods: network::Cidr },
+    #[error(transparent)]
+    ClusterRanges(#[from] cluster_network::InvalidRanges),
     #[error(transparent)]
     LoadBalancers(#[from] cluster_network::Overlap),
     #[error("--node-name: invalid value {name:?}: {}", .errors.join(", "))]
@@ -151,7 +149,11 @@ pub fn set_up_process() {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
     // Makes the modes of created files independent of the caller's umask.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    // Zeroing huge pages for little use makes writes three times slower.
+    no_huge_pages();
+}
+
+/// Zeroing huge pages for little use makes writes three times slower.
+pub fn no_huge_pages() {
     if let Err(e) = nix::sys::prctl::set_thp_disable(true) {
         tracing::debug!("turning huge pages off failed: {e}");
     }
@@ -236,21 +238,23 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     check_ranges(&ranges)?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let has_node = !matches!(local, Local::None);
-    let cluster = match node_range(&ranges) {
+    let cluster = match node_ranges(&ranges) {
         Ok((services, dns)) => {
-            let network = ClusterNetwork { pods: options.cluster_cidr, services, dns, load_balancers: None };
-            let nodes = match &local {
-                Local::Nodes(o) => Some(("--node-network", o.node_network)),
-                _ => None,
+            let node_masks = NodeMasks { v4: options.node_cidr_mask_size_ipv4, v6: options.node_cidr_mask_size_ipv6 };
+            let pods = options.cluster_cidr;
+            let network = ClusterNetwork { pods, services, node_masks, dns, load_balancers: None };
+            let nodes: Vec<_> = match &local {
+                Local::Nodes(o) => o.node_network.iter().map(|range| ("--node-network", range)).collect(),
+                _ => Vec::new(),
             };
-            Some(network.with_load_balancers(options.load_balancer_cidr, has_node, nodes.as_slice())?)
+            Some(network.with_load_balancers(options.load_balancer_cidr, has_node, &nodes)?)
         }
         Err(e) if has_node => return Err(e),
         // Nodes of other programs have other networks.
         Err(_) => None,
     };
     if let (true, Some(cluster)) = (has_node, &cluster) {
-        check_overlap(cluster.services, cluster.pods)?;
+        cluster.check()?;
     }
     if let (Local::Nodes(o), Some(cluster)) = (&local, &cluster) {
         Machine::check(o, cluster)?;
@@ -328,9 +332,9 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 kubelet_root: o.kubelet.root_dir.clone(),
                 plugins: plugins_of_pods,
                 node_name,
-                node_ip: o.kubelet.node_ip,
+                node_ips: o.kubelet.node_ip.clone(),
                 pod_egress: o.pod_egress,
-                pod_range: cluster.first(),
+                pod_ranges: cluster.first(),
                 cluster,
             };
             (Some(node), Some(listener))
@@ -348,7 +352,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let store = control_plane::open(&options.data_dir, &options.etcd, encryption, &component).await?;
     let (leave, leaving) = supervisor::shutdown();
     let membership = store.is_shared().then(|| Membership { identity, leaving: leaving.clone() });
-    if let Some(gateway) = node.as_ref().and_then(|n| n.pod_range.nth(1)) {
+    for gateway in node.iter().flat_map(|n| n.pod_ranges.iter()).filter_map(|range| range.nth(1)) {
         check_free(std::net::SocketAddr::from((gateway, 53)))?;
     }
     if has_node {
@@ -363,14 +367,21 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         (Local::Nodes(o), Some(cluster)) => Some(Machine::open(o, &options.data_dir, cluster).await?),
         _ => None,
     };
-    let gateway = network.as_ref().map(network::PodNetwork::gateway);
-    // Where pods reach the server.
-    let inside = node.as_ref().and_then(|n| n.node_ip).or(gateway).or(machine.as_ref().map(Machine::gateway));
+    let gateways = network.as_ref().map(network::PodNetwork::gateways).unwrap_or_default().to_vec();
+    // Where pods reach the server: first by an address of the family of its service.
+    let is_first = |ip: &IpAddr| ranges.first().is_some_and(|range| range.is_ipv6() == ip.is_ipv6());
+    let given = node.as_ref().and_then(|n| n.node_ips.clone());
+    let own = given.iter().flat_map(|ips| ips.all()).chain(&gateways).copied().find(is_first);
+    let mut inside: Vec<IpAddr> = match &machine {
+        Some(machine) => machine.gateways().to_vec(),
+        None => own.into_iter().collect(),
+    };
+    inside.sort_by_key(|ip| !is_first(ip));
     let config = Config {
         data_dir: options.data_dir.clone(),
         bind: options.bind_address,
         advertise,
-        inside: inside.map(IpAddr::V4),
+        inside,
         service_cidrs: ranges.clone(),
         event_ttl: Some(options.api.event_ttl).filter(|t| !t.is_zero()),
         runtime,
@@ -402,8 +413,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         membership,
         scheduling,
         pod_ranges: cluster.map(|cluster| PodRanges {
-            cluster: cluster.pods,
-            bits: cluster.node_bits(),
+            network: cluster,
             // That of the node in the server's process, even if it runs without one today.
             reserved: (!options.etcd.is_used()).then(|| cluster.first()),
             for_all: options.allocate_node_cidrs,
@@ -411,22 +421,21 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     };
     let informers = components::start(&parts, threads.controllers, threads.scheduler);
     if let Some(membership) = &parts.membership {
-        let address = std::net::SocketAddr::new(config.inside.unwrap_or(advertise), plane.address.port());
+        let address =
+            std::net::SocketAddr::new(config.inside.first().copied().unwrap_or(advertise), plane.address.port());
         components::follow_peers(&parts, membership, address, threads.controllers);
     }
     let mut running_node = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
-        let inside = IpAddr::V4(node.node_ip.unwrap_or(network.gateway()));
-        let sockets = Sockets::new(listener, &plane, &node.node_name, inside, of_agent)?;
-        let own = dns_endpoints::Endpoint { address: network.gateway(), node: node.node_name.clone() };
-        bootstrap::dns(&plane.server.registry, node.cluster.dns, &[own]).await.map_err(Error::Dns)?;
+        let sockets = Sockets::new(listener, &plane, &node.node_name, &node.addresses(&network), of_agent)?;
+        let own: Vec<_> = own_dns(&gateways, &node.cluster, &node.node_name).into_iter().collect();
+        bootstrap::dns(&plane.server.registry, node.cluster.dns, &own).await.map_err(Error::Dns)?;
         let environment = parts.node(&node.node_name, &informers);
         running_node = Some(agent::start(node, network, sockets, &environment, threads.node).await?);
         crate::output::note!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
     if let Some(cluster) = &cluster {
-        let own = gateway.zip(node.as_ref()).map(|(address, node)| (address, node.node_name.clone()));
-        let own = own.map(|(address, node)| dns_endpoints::Endpoint { address, node });
+        let own = node.as_ref().and_then(|node| own_dns(&gateways, cluster, &node.node_name));
         let follow = dns_endpoints::Options {
             registry: parts.server.registry.clone(),
             informers: informers.clone(),
@@ -562,11 +571,10 @@ fn kubelet_port(e: control_plane::Error) -> Error {
     }
 }
 
-fn check_overlap(services: network::Cidr, pods: network::Cidr) -> Result<(), Error> {
-    if services.contains(pods.address()) || pods.contains(services.address()) {
-        return Err(Error::Overlap { services, pods });
-    }
-    Ok(())
+/// The DNS server of the node in this process, by its address of the family of the DNS service.
+fn own_dns(gateways: &[IpAddr], cluster: &ClusterNetwork, node: &str) -> Option<dns_endpoints::Endpoint> {
+    let address = gateways.iter().copied().find(|ip| ip.is_ipv4() == cluster.dns.is_ipv4())?;
+    Some(dns_endpoints::Endpoint { address, node: node.to_owned() })
 }
 
 /// A data directory created by this start, which is removed if the start fails.
@@ -591,12 +599,11 @@ fn check_free(address: std::net::SocketAddr) -> Result<(), Error> {
     }
 }
 
-/// The IPv4 service range of the node's proxy, and the address of the DNS server in it.
-fn node_range(ranges: &[Cidr]) -> Result<(network::Cidr, std::net::Ipv4Addr), Error> {
-    let range = ranges.iter().find(|r| !r.is_ipv6());
-    let dns = range.map(|r| r.nth(bootstrap::DNS_HOST));
-    match (range.and_then(|r| r.to_string().parse().ok()), dns) {
-        (Some(range), Some(IpAddr::V4(dns))) => Ok((range, dns)),
+/// The service ranges of the node's proxy, and the address of the DNS service: in the first one.
+fn node_ranges(ranges: &[Cidr]) -> Result<(network::Ranges, IpAddr), Error> {
+    let texts: Vec<String> = ranges.iter().map(Cidr::to_string).collect();
+    match (texts.join(",").parse(), ranges.first()) {
+        (Ok(all), Some(first)) if ranges.iter().any(|r| !r.is_ipv6()) => Ok((all, first.nth(bootstrap::DNS_HOST))),
         _ => Err(Error::Ranges("a node needs a range of IPv4 addresses for services (or none with --disable-agent)")),
     }
 }
@@ -627,22 +634,6 @@ mod start_tests {
             std::fs::create_dir_all(path.join("store")).unwrap();
             drop(Fresh(made_here.then(|| path.clone())));
             assert_eq!(path.exists(), stays);
-        }
-    }
-
-    #[test]
-    fn overlapping_ranges_are_rejected() {
-        let check = |services: &str, pods: &str| {
-            check_overlap(services.parse().unwrap(), pods.parse().unwrap()).err().map(|e| e.to_string())
-        };
-        assert_eq!(check("10.96.0.0/16", "10.244.0.0/24"), None);
-        assert_eq!(check("10.96.0.0/16", "10.97.0.0/16"), None);
-        for (services, pods) in
-            [("10.244.0.0/16", "10.244.0.0/24"), ("10.244.7.0/24", "10.244.0.0/16"), ("10.0.0.0/24", "10.0.0.0/24")]
-        {
-            let overlap = check(services, pods).unwrap();
-            let want = format!("--service-cluster-ip-range {services} overlaps --cluster-cidr {pods}");
-            assert!(overlap.starts_with(&want), "{overlap}");
         }
     }
 

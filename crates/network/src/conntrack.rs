@@ -6,23 +6,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
+use crate::Family;
 use crate::namespace::run_in;
 
 /// The destination of a packet: address and port.
-pub type Target = (Ipv4Addr, u16);
+pub type Target = (IpAddr, u16);
 
 /// Endpoints of UDP services by the destination of clients. Node ports have no address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flows {
     pub services: BTreeMap<Target, Arc<BTreeSet<Target>>>,
-    pub node_ports: BTreeMap<u16, Arc<BTreeSet<Target>>>,
+    pub node_ports: BTreeMap<(Family, u16), Arc<BTreeSet<Target>>>,
 }
 
 impl Flows {
@@ -31,7 +32,7 @@ impl Flows {
         match self.services.get(&to) {
             Some(endpoints) => !endpoints.contains(&from),
             // Only translated flows; others use the same port by chance.
-            None => self.node_ports.get(&to.1).is_some_and(|e| from != to && !e.contains(&from)),
+            None => self.node_ports.get(&(Family::of(to.0), to.1)).is_some_and(|e| from != to && !e.contains(&from)),
         }
     }
 }
@@ -45,6 +46,8 @@ const TUPLE_IP: u16 = 1;
 const TUPLE_PROTO: u16 = 2;
 const IP_V4_SRC: u16 = 1;
 const IP_V4_DST: u16 = 2;
+const IP_V6_SRC: u16 = 3;
+const IP_V6_DST: u16 = 4;
 const PROTO_NUM: u16 = 1;
 const PROTO_SRC_PORT: u16 = 2;
 const PROTO_DST_PORT: u16 = 3;
@@ -57,7 +60,7 @@ pub fn forget_stale(namespace: Option<&Path>, flows: &Flows) -> io::Result<usize
 }
 
 /// Deletes the connections from or to pods with these addresses, of every protocol, and returns their number. Blocks as well.
-pub fn forget_pods(namespace: Option<&Path>, pods: &BTreeSet<Ipv4Addr>) -> io::Result<usize> {
+pub fn forget_pods(namespace: Option<&Path>, pods: &BTreeSet<IpAddr>) -> io::Result<usize> {
     let is_pod = |body: &[u8], direction| source(body, direction).is_some_and(|address| pods.contains(&address));
     forget(namespace, |body| Some(is_pod(body, TUPLE_ORIG) || is_pod(body, TUPLE_REPLY)))
 }
@@ -69,19 +72,19 @@ fn forget(namespace: Option<&Path>, chosen: impl Fn(&[u8]) -> Option<bool>) -> i
         Ok(socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?)
     })?;
     let found = list(&socket, chosen)?;
-    for tuple in &found {
+    for (family, tuple) in &found {
         let mut attribute = Vec::new();
         put(&mut attribute, TUPLE_ORIG | NESTED, tuple);
-        request(&socket, CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &attribute)?;
+        request(&socket, CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, *family, &attribute)?;
         let mut buffer = [0; 4096];
         recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?; // one that has ended by itself is as good
     }
     Ok(found.len())
 }
 
-/// The original tuples of connections that are `chosen`, as the kernel sent them.
-fn list(socket: &OwnedFd, chosen: impl Fn(&[u8]) -> Option<bool>) -> io::Result<Vec<Vec<u8>>> {
-    request(socket, CT_GET, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, &[])?;
+/// The families and original tuples of connections that are `chosen`, as the kernel sent them.
+fn list(socket: &OwnedFd, chosen: impl Fn(&[u8]) -> Option<bool>) -> io::Result<Vec<(u8, Vec<u8>)>> {
+    request(socket, CT_GET, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, libc::AF_UNSPEC as u8, &[])?;
     let mut found = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -97,7 +100,8 @@ fn list(socket: &OwnedFd, chosen: impl Fn(&[u8]) -> Option<bool>) -> io::Result<
                 }
                 _ => {
                     let body = message.get(4..).filter(|body| chosen(body) == Some(true));
-                    found.extend(body.and_then(|body| attribute(body, TUPLE_ORIG)).map(<[u8]>::to_vec));
+                    let tuple = body.and_then(|body| attribute(body, TUPLE_ORIG));
+                    found.extend(message.first().copied().zip(tuple.map(<[u8]>::to_vec)));
                 }
             }
         }
@@ -111,28 +115,34 @@ fn stale(body: &[u8], flows: &Flows) -> Option<bool> {
 }
 
 /// The source address of one direction of a connection; protocols without ports have one too.
-fn source(body: &[u8], direction: u16) -> Option<Ipv4Addr> {
-    let ip = attribute(attribute(body, direction)?, TUPLE_IP)?;
-    Some(<[u8; 4]>::try_from(attribute(ip, IP_V4_SRC)?).ok()?.into())
+fn source(body: &[u8], direction: u16) -> Option<IpAddr> {
+    address(attribute(attribute(body, direction)?, TUPLE_IP)?, IP_V4_SRC, IP_V6_SRC)
+}
+
+/// The address in one of two attributes.
+fn address(ip: &[u8], v4: u16, v6: u16) -> Option<IpAddr> {
+    if let Some(bytes) = attribute(ip, v4) {
+        return Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into());
+    }
+    Some(Ipv6Addr::from(<[u8; 16]>::try_from(attribute(ip, v6)?).ok()?).into())
 }
 
 /// Protocol, source and destination.
 fn tuple(tuple: &[u8]) -> Option<(u8, Target, Target)> {
     let (ip, proto) = (attribute(tuple, TUPLE_IP)?, attribute(tuple, TUPLE_PROTO)?);
-    let address = |kind| Some(Ipv4Addr::from(<[u8; 4]>::try_from(attribute(ip, kind)?).ok()?));
     let port = |kind| Some(u16::from_be_bytes(attribute(proto, kind)?.try_into().ok()?));
-    let source = (address(IP_V4_SRC)?, port(PROTO_SRC_PORT)?);
-    let destination = (address(IP_V4_DST)?, port(PROTO_DST_PORT)?);
+    let source = (address(ip, IP_V4_SRC, IP_V6_SRC)?, port(PROTO_SRC_PORT)?);
+    let destination = (address(ip, IP_V4_DST, IP_V6_DST)?, port(PROTO_DST_PORT)?);
     Some((*attribute(proto, PROTO_NUM)?.first()?, source, destination))
 }
 
-fn request(socket: &OwnedFd, kind: u16, flags: u16, attributes: &[u8]) -> io::Result<()> {
+fn request(socket: &OwnedFd, kind: u16, flags: u16, family: u8, attributes: &[u8]) -> io::Result<()> {
     let mut message = Vec::with_capacity(HEADER + attributes.len());
     message.extend(((HEADER + attributes.len()) as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
     message.extend([0; 8]); // sequence and port: one request at a time
-    message.extend([libc::AF_INET as u8, 0, 0, 0]);
+    message.extend([family, 0, 0, 0]);
     message.extend(attributes);
     send(socket.as_raw_fd(), &message, MsgFlags::empty())?;
     Ok(())

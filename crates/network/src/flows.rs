@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::fragments::{Settings, memory};
-use crate::{Result, namespace, nft};
+use crate::{Family, Result, namespace, nft};
 
 /// The part of the table that one pod may fill: a node has fewer pods.
 const SHARE: u32 = 128;
@@ -34,33 +34,33 @@ const MAX: &str = "netfilter/nf_conntrack_max";
 /// Maximum of pods in the set; a node has fewer addresses.
 const MAX_PODS: u32 = 8191;
 
-/// Name of the table, family `ip`.
+/// Name of the tables, one for each family.
 pub fn table(id: &str) -> String {
     format!("kemudi-flows-{id}")
 }
 
 /// Applies the rules for packets from the bridge. Counts are kept. Logs a warning if the kernel does not support them.
-pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
+pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings, family: Family) -> Result<()> {
+    let (ip, kind) = (family.word(), family.kind());
     if settings == Settings::Ours && node.is_none() {
         enlarge().await;
     }
     let max = namespace::get(node, MAX).await.and_then(|max| u32::try_from(max).ok()).unwrap_or(USUAL_MAX);
     let table = table(id);
     let probe = format!(
-        "add table ip {table}-probe\n\
-         add set ip {table}-probe s {{ type ipv4_addr; size 1; flags dynamic; }}\n\
-         add chain ip {table}-probe c\n\
-         add rule ip {table}-probe c add @s {{ ip saddr ct count over 1 }} drop\n\
-         add rule ip {table}-probe c jhash ip daddr mod 2 seed 0x1 vmap {{ 0 : accept, 1 : drop }}\n\
-         delete table ip {table}-probe\n"
+        "add table {ip} {table}-probe\n\
+         add set {ip} {table}-probe s {{ type {kind}; size 1; flags dynamic; }}\n\
+         add chain {ip} {table}-probe c\n\
+         add rule {ip} {table}-probe c add @s {{ {ip} saddr ct count over 1 }} drop\n\
+         add rule {ip} {table}-probe c jhash {ip} daddr mod 2 seed 0x1 vmap {{ 0 : accept, 1 : drop }}\n\
+         delete table {ip} {table}-probe\n"
     );
     let otherwise = "this kernel cannot count connections (CONFIG_NFT_CONNLIMIT, CONFIG_NFT_HASH): a pod can fill the node's connection tracking";
-    nft::apply_where_possible(node, &script(&table, bridge, max), &probe, otherwise).await.map(drop)
+    nft::apply_where_possible(node, &script(family, &table, bridge, max), &probe, otherwise).await.map(drop)
 }
 
 pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
-    let table = table(id);
-    nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await
+    nft::remove(node, &table(id)).await
 }
 
 /// Enlarges the machine's table if it is smaller than desired. The setting applies to all network namespaces, and stays.
@@ -87,19 +87,20 @@ fn most_without_ports(max: u32) -> u32 {
     (max / SHARE / WITHOUT_PORTS).max(MINIMUM)
 }
 
-fn script(table: &str, bridge: &str, max: u32) -> String {
+fn script(family: Family, table: &str, bridge: &str, max: u32) -> String {
+    let (ip, kind) = (family.word(), family.kind());
     let most = most_in_list(max);
-    let mut script = format!("add table ip {table}\n");
+    let mut script = format!("add table {ip} {table}\n");
     let mut rules = String::new();
     // `write!` to a String cannot fail.
     let mut list = |name: &str, most: u32| {
         // A counter keeps the limit with which it was created, so another limit uses other sets.
         let set = format!("pods-{name}-{most}");
-        let _ = writeln!(script, "add set ip {table} {set} {{ type ipv4_addr; size {MAX_PODS}; flags dynamic; }}");
-        let _ = writeln!(script, "add chain ip {table} count-{name}");
-        let _ = writeln!(script, "flush chain ip {table} count-{name}");
-        let count = format!("add @{set} {{ ip saddr ct count over {most} }} counter drop");
-        let _ = writeln!(rules, "add rule ip {table} count-{name} {count}");
+        let _ = writeln!(script, "add set {ip} {table} {set} {{ type {kind}; size {MAX_PODS}; flags dynamic; }}");
+        let _ = writeln!(script, "add chain {ip} {table} count-{name}");
+        let _ = writeln!(script, "flush chain {ip} {table} count-{name}");
+        let count = format!("add @{set} {{ {ip} saddr ct count over {most} }} counter drop");
+        let _ = writeln!(rules, "add rule {ip} {table} count-{name} {count}");
     };
     let mut verdicts = String::new();
     for number in 0..LISTS {
@@ -110,14 +111,14 @@ fn script(table: &str, bridge: &str, max: u32) -> String {
     // After connection tracking and before addresses are changed.
     format!(
         "{script}\
-         add chain ip {table} from-pods {{ type filter hook prerouting priority -150; policy accept; }}\n\
-         flush chain ip {table} from-pods\n\
+         add chain {ip} {table} from-pods {{ type filter hook prerouting priority -150; policy accept; }}\n\
+         flush chain {ip} {table} from-pods\n\
          {rules}\
-         add rule ip {table} from-pods iifname != {bridge:?} accept\n\
-         add rule ip {table} from-pods ct state != new accept\n\
-         add rule ip {table} from-pods meta l4proto {{ tcp, udp, udplite, sctp, dccp }} \
-           jhash ip daddr . th sport . th dport mod {LISTS} seed 0x6b656d75 vmap {{ {verdicts} }}\n\
-         add rule ip {table} from-pods goto count-without-ports\n"
+         add rule {ip} {table} from-pods iifname != {bridge:?} accept\n\
+         add rule {ip} {table} from-pods ct state != new accept\n\
+         add rule {ip} {table} from-pods meta l4proto {{ tcp, udp, udplite, sctp, dccp }} \
+           jhash {ip} daddr . th sport . th dport mod {LISTS} seed 0x6b656d75 vmap {{ {verdicts} }}\n\
+         add rule {ip} {table} from-pods goto count-without-ports\n"
     )
 }
 
@@ -133,7 +134,7 @@ mod tests {
             assert!(max < 65_536 || all * 110 < max, "{all} of {max} connections for each of 110 pods");
         }
         assert_eq!([1 << 30, 4 << 30, 24 << 30].map(desired_max), [262_144, 524_288, 1_048_576]);
-        let rules = script("t", "b", 262_144);
+        let rules = script(Family::V4, "t", "b", 262_144);
         assert_eq!(rules.matches("ct count over 64 }").count(), LISTS as usize);
     }
 }

@@ -7,11 +7,11 @@
 //!
 //! Whether a packet will ever be complete is unknown, so all fragments count when they arrive. If this network may change the
 //! machine's settings, it sets budget and timeout: fragments of a packet arrive together, and a large budget lets pods send more of
-//! them. Pods have no IPv6.
+//! them. Each family has a budget of its own.
 
 use std::path::Path;
 
-use crate::{Result, namespace, nft};
+use crate::{Family, Result, namespace, nft};
 
 /// Pods among which the budget is divided: more than a node has.
 const PODS: u64 = 128;
@@ -29,8 +29,13 @@ const USUAL: (u64, u64) = (4 << 20, 30);
 /// Maximum of pods in the set; a node has fewer addresses.
 const MAX_PODS: u32 = 8191;
 
-const BUDGET_SETTING: &str = "ipv4/ipfrag_high_thresh";
-const PATIENCE_SETTING: &str = "ipv4/ipfrag_time";
+/// The settings of the budget and of the timeout. Fragments of IPv6 are reassembled by connection tracking.
+fn settings_of(family: Family) -> [&'static str; 2] {
+    match family {
+        Family::V4 => ["ipv4/ipfrag_high_thresh", "ipv4/ipfrag_time"],
+        Family::V6 => ["netfilter/nf_conntrack_frag6_high_thresh", "netfilter/nf_conntrack_frag6_timeout"],
+    }
+}
 
 /// Whether the settings of the namespace may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,38 +44,39 @@ pub enum Settings {
     Others,
 }
 
-/// Name of the table, family `ip`.
+/// Name of the tables, one for each family.
 pub fn table(id: &str) -> String {
     format!("kemudi-fragments-{id}")
 }
 
 /// Applies the rules for packets from the bridge. Logs a warning if the kernel does not support them.
-pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
+pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings, family: Family) -> Result<()> {
+    let [budget_setting, patience_setting] = settings_of(family);
+    let (ip, kind) = (family.word(), family.kind());
     let current = async |name: &str, usual: u64| namespace::get(node, name).await.unwrap_or(usual);
     if settings == Settings::Ours {
-        let budget = desired_budget(memory()).max(current(BUDGET_SETTING, USUAL.0).await).to_string();
-        let patience = PATIENCE.min(current(PATIENCE_SETTING, USUAL.1).await).to_string();
-        let settings = vec![(BUDGET_SETTING.to_owned(), budget), (PATIENCE_SETTING.to_owned(), patience)];
+        let budget = desired_budget(memory()).max(current(budget_setting, USUAL.0).await).to_string();
+        let patience = PATIENCE.min(current(patience_setting, USUAL.1).await).to_string();
+        let settings = vec![(budget_setting.to_owned(), budget), (patience_setting.to_owned(), patience)];
         if let Err(error) = namespace::set(node, settings).await {
             tracing::warn!(%error, "setting the memory for fragments failed");
         }
     }
-    let share = Share::new(current(BUDGET_SETTING, USUAL.0).await, current(PATIENCE_SETTING, USUAL.1).await);
+    let share = Share::new(current(budget_setting, USUAL.0).await, current(patience_setting, USUAL.1).await);
     let table = table(id);
     let probe = format!(
-        "add table ip {table}-probe\n\
-         add set ip {table}-probe s {{ type ipv4_addr; size 1; flags dynamic; }}\n\
-         add chain ip {table}-probe c\n\
-         add rule ip {table}-probe c add @s {{ ip saddr limit rate over 1/second }} drop\n\
-         delete table ip {table}-probe\n"
+        "add table {ip} {table}-probe\n\
+         add set {ip} {table}-probe s {{ type {kind}; size 1; flags dynamic; }}\n\
+         add chain {ip} {table}-probe c\n\
+         add rule {ip} {table}-probe c add @s {{ {ip} saddr limit rate over 1/second }} drop\n\
+         delete table {ip} {table}-probe\n"
     );
     let otherwise = "this kernel cannot limit rates (CONFIG_NFT_LIMIT): a pod can stop fragments of all others";
-    nft::apply_where_possible(node, &script(&table, bridge, share), &probe, otherwise).await.map(drop)
+    nft::apply_where_possible(node, &script(family, &table, bridge, share), &probe, otherwise).await.map(drop)
 }
 
 pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
-    let table = table(id);
-    nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await
+    nft::remove(node, &table(id)).await
 }
 
 /// Bytes of memory of the machine.
@@ -97,19 +103,23 @@ impl Share {
     }
 }
 
-fn script(table: &str, bridge: &str, share: Share) -> String {
+fn script(family: Family, table: &str, bridge: &str, share: Share) -> String {
+    let (ip, kind) = (family.word(), family.kind());
+    let is_fragment = match family {
+        Family::V4 => "ip frag-off and 0x3fff != 0",
+        Family::V6 => "exthdr frag exists",
+    };
     let Share { burst, rate } = share;
     // Before reassembly (-400).
     format!(
-        "add table ip {table}\n\
-         delete table ip {table}\n\
-         add table ip {table}\n\
-         add set ip {table} pods {{ type ipv4_addr; size {MAX_PODS}; flags dynamic; }}\n\
-         add chain ip {table} from-pods {{ type filter hook prerouting priority -450; policy accept; }}\n\
-         add rule ip {table} from-pods iifname != {bridge:?} accept\n\
-         add rule ip {table} from-pods ip frag-off and 0x3fff == 0 accept\n\
-         add rule ip {table} from-pods \
-           add @pods {{ ip saddr limit rate over {rate}/second burst {burst} packets }} counter drop\n"
+        "add table {ip} {table}\n\
+         delete table {ip} {table}\n\
+         add table {ip} {table}\n\
+         add set {ip} {table} pods {{ type {kind}; size {MAX_PODS}; flags dynamic; }}\n\
+         add chain {ip} {table} from-pods {{ type filter hook prerouting priority -450; policy accept; }}\n\
+         add rule {ip} {table} from-pods iifname != {bridge:?} accept\n\
+         add rule {ip} {table} from-pods {is_fragment} \
+           add @pods {{ {ip} saddr limit rate over {rate}/second burst {burst} packets }} counter drop\n"
     )
 }
 

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use crate::address::Cidr;
 use crate::link::{Netlink, RouteKind};
-use crate::{Result, nft};
+use crate::{Family, Result, nft};
 
 /// Worse than any route that a person or program sets.
 const METRIC: u32 = u32::MAX;
 
-/// Name of the guard's table, family `ip`.
+/// Name of the guard's tables, one for each family.
 pub(crate) fn table(id: &str) -> String {
     format!("kemudi-guard-{id}")
 }
@@ -29,7 +29,8 @@ pub(crate) async fn raise(
     for range in ranges {
         netlink.replace_route(RouteKind::Unreachable { to: *range, metric: METRIC }).await?;
     }
-    nft::apply(namespace, &script(&table(id), ranges, devices)).await
+    let tables = Family::ALL.map(|family| script(family, &table(id), ranges, devices));
+    nft::apply(namespace, &tables.concat()).await
 }
 
 /// Removes the route of last resort to a range that others carry.
@@ -39,25 +40,29 @@ pub(crate) async fn release(netlink: &Netlink, range: Cidr) -> Result<()> {
 
 /// Removes the guard: the last step of a purge.
 pub(crate) async fn lower(namespace: Option<&Path>, netlink: &Netlink, id: &str, ranges: &[Cidr]) -> Result<()> {
-    let table = table(id);
-    nft::apply(namespace, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+    nft::remove(namespace, &table(id)).await?;
     for range in ranges {
         netlink.delete_route(RouteKind::Unreachable { to: *range, metric: METRIC }).await?;
     }
     Ok(())
 }
 
-fn script(table: &str, ranges: &[Cidr], devices: &[String]) -> String {
-    let ranges: Vec<String> = ranges.iter().map(Cidr::to_string).collect();
+/// The commands for the table of a family; none without ranges of it.
+fn script(family: Family, table: &str, ranges: &[Cidr], devices: &[String]) -> String {
+    let ranges: Vec<String> = ranges.iter().filter(|r| r.family() == family).map(Cidr::to_string).collect();
+    if ranges.is_empty() {
+        return String::new();
+    }
+    let ip = family.word();
     let devices: Vec<String> =
         std::iter::once("\"lo\"".to_owned()).chain(devices.iter().map(|d| format!("{d:?}"))).collect();
     let (ranges, devices) = (ranges.join(", "), devices.join(", "));
     // After source translation, with the final device.
     format!(
-        "add table ip {table}\n\
-         delete table ip {table}\n\
-         add table ip {table}\n\
-         add chain ip {table} leave {{ type filter hook postrouting priority 300; policy accept; }}\n\
-         add rule ip {table} leave ip daddr {{ {ranges} }} oifname != {{ {devices} }} counter drop\n"
+        "add table {ip} {table}\n\
+         delete table {ip} {table}\n\
+         add table {ip} {table}\n\
+         add chain {ip} {table} leave {{ type filter hook postrouting priority 300; policy accept; }}\n\
+         add rule {ip} {table} leave {ip} daddr {{ {ranges} }} oifname != {{ {devices} }} counter drop\n"
     )
 }

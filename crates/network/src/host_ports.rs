@@ -4,13 +4,13 @@
 //! be forwarded to several pods, by different addresses of the node or protocols. Services come after. **Invariant**: a port is in
 //! the file before it is in the rules, and is released with the pod's address.
 //!
-//! Clients on the node's loopback reach pods with the node's address on the bridge as source. For that the bridge accepts packets of
+//! Clients on the node's loopback (127.0.0.0/8) reach pods with the node's address on the bridge as source. For that the bridge accepts packets of
 //! loopback addresses (`route_localnet`) while host ports exist; such packets from pods are dropped first, here and in
 //! [`crate::ports`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conntrack::Flows;
 use crate::protocol::Protocol;
-use crate::{Error, Result};
+use crate::{Error, Family, Result, nft};
 
 const VERSION: u32 = 1;
 
@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HostPort {
     /// Address of the node; `None` for all of them.
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     /// The protocol.
     pub protocol: Protocol,
     /// The port on the host.
@@ -45,9 +45,13 @@ impl HostPort {
 
 impl std::fmt::Display for HostPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}/{}", self.address.unwrap_or(Ipv4Addr::UNSPECIFIED), self.port, self.protocol.word())
+        let address = self.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        write!(f, "{}/{}", SocketAddr::from((address, self.port)), self.protocol.word())
     }
 }
+
+/// The addresses of pods by their ids.
+type Pods = BTreeMap<String, Vec<IpAddr>>;
 
 /// The host ports of pods, kept in a file.
 pub struct Table {
@@ -103,31 +107,34 @@ impl Table {
         Ok(true)
     }
 
-    /// Every port with the address of its pod.
-    fn entries<'a>(&'a self, pods: &'a BTreeMap<String, Ipv4Addr>) -> impl Iterator<Item = (HostPort, Ipv4Addr)> + 'a {
-        let with_address = self.state.pods.iter().filter_map(|(id, ports)| Some((ports, *pods.get(id)?)));
-        with_address.flat_map(|(ports, address)| ports.iter().map(move |p| (*p, address)))
+    /// Every port with the address of its pod, in each family that both have.
+    fn entries<'a>(&'a self, pods: &'a Pods) -> impl Iterator<Item = (HostPort, IpAddr)> + 'a {
+        let with_addresses = self.state.pods.iter().filter_map(|(id, ports)| Some((ports, pods.get(id)?)));
+        let pairs = with_addresses.flat_map(|(ports, all)| ports.iter().flat_map(|p| all.iter().map(|a| (*p, *a))));
+        pairs.filter(|(port, pod)| port.address.is_none_or(|own| Family::of(own) == Family::of(*pod)))
     }
 
     /// The destinations of UDP packets, with their pods.
-    pub fn flows(&self, pods: &BTreeMap<String, Ipv4Addr>) -> Flows {
+    pub fn flows(&self, pods: &Pods) -> Flows {
         let mut flows = Flows::default();
         for (port, pod) in self.entries(pods).filter(|(p, _)| p.protocol == Protocol::Udp) {
             let target = Arc::new([(pod, port.target)].into());
             match port.address {
                 Some(address) => flows.services.insert((address, port.port), target),
-                None => flows.node_ports.insert(port.port, target),
+                None => flows.node_ports.insert((Family::of(pod), port.port), target),
             };
         }
         flows
     }
 
-    /// Commands that replace the rules; without ports there are none.
-    pub fn script(&self, table: &str, bridge: &str, pods: &BTreeMap<String, Ipv4Addr>) -> String {
-        let mut script = format!("add table ip {table}\ndelete table ip {table}\n");
+    /// Commands that replace the rules of a family; without ports there are none.
+    pub fn script(&self, family: Family, table: &str, bridge: &str, pods: &Pods) -> String {
+        let mut script = nft::removal(family, table);
+        let (ip, kind, loopback) = (family.word(), family.kind(), family.loopback());
         let (mut by_address, mut by_port, mut own) = (String::new(), String::new(), String::new());
         // `write!` to a String cannot fail.
-        for (HostPort { address, protocol, port, target }, pod) in self.entries(pods) {
+        let of_family = self.entries(pods).filter(|(_, pod)| Family::of(*pod) == family);
+        for (HostPort { address, protocol, port, target }, pod) in of_family {
             let protocol = protocol.word();
             let _ = match address {
                 Some(address) => write!(by_address, "{address} . {protocol} . {port} : {pod} . {target}, "),
@@ -145,25 +152,27 @@ impl Table {
         let (by_address, by_port, own) = (elements(&by_address), elements(&by_port), elements(&own));
         let _ = write!(
             script,
-            "add table ip {table}\n\
-             add map ip {table} by-address {{ type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service;{by_address} }}\n\
-             add map ip {table} by-port {{ type inet_proto . inet_service : ipv4_addr . inet_service;{by_port} }}\n\
-             add set ip {table} own {{ type ipv4_addr . ipv4_addr;{own} }}\n\
-             add chain ip {table} publish\n\
-             add rule ip {table} publish fib daddr type != local return\n\
-             add rule ip {table} publish meta l4proto {{ tcp, udp, sctp }} \
-               dnat ip addr . port to ip daddr . meta l4proto . th dport map @by-address\n\
-             add rule ip {table} publish meta l4proto {{ tcp, udp, sctp }} \
-               dnat ip addr . port to meta l4proto . th dport map @by-port\n\
-             add chain ip {table} from-outside {{ type nat hook prerouting priority -101; policy accept; }}\n\
-             add rule ip {table} from-outside jump publish\n\
-             add chain ip {table} from-node {{ type nat hook output priority -101; policy accept; }}\n\
-             add rule ip {table} from-node jump publish\n\
-             add chain ip {table} leave {{ type nat hook postrouting priority 89; policy accept; }}\n\
-             add rule ip {table} leave oifname {bridge:?} ip saddr 127.0.0.0/8 masquerade fully-random\n\
-             add rule ip {table} leave ct status dnat ip saddr . ip daddr @own masquerade fully-random\n\
-             add chain ip {table} loopback {{ type filter hook prerouting priority -300; policy accept; }}\n\
-             add rule ip {table} loopback iifname {bridge:?} ip daddr 127.0.0.0/8 counter drop\n"
+            "add table {ip} {table}\n\
+             add map {ip} {table} by-address {{ type {kind} . inet_proto . inet_service : {kind} . inet_service;{by_address} }}\n\
+             add map {ip} {table} by-port {{ type inet_proto . inet_service : {kind} . inet_service;{by_port} }}\n\
+             add set {ip} {table} own {{ type {kind} . {kind};{own} }}\n\
+             add chain {ip} {table} publish\n\
+             add rule {ip} {table} publish fib daddr type != local return\n\
+             add rule {ip} {table} publish meta l4proto {{ tcp, udp, sctp }} \
+               dnat {ip} addr . port to {ip} daddr . meta l4proto . th dport map @by-address\n\
+             add rule {ip} {table} publish meta l4proto {{ tcp, udp, sctp }} \
+               dnat {ip} addr . port to meta l4proto . th dport map @by-port\n\
+             add chain {ip} {table} from-outside {{ type nat hook prerouting priority -101; policy accept; }}\n\
+             add rule {ip} {table} from-outside jump publish\n\
+             add chain {ip} {table} from-node {{ type nat hook output priority -101; policy accept; }}\n\
+             add rule {ip} {table} from-node {of_loopback}jump publish\n\
+             add chain {ip} {table} leave {{ type nat hook postrouting priority 89; policy accept; }}\n\
+             add rule {ip} {table} leave oifname {bridge:?} {ip} saddr {loopback} masquerade fully-random\n\
+             add rule {ip} {table} leave ct status dnat {ip} saddr . {ip} daddr @own masquerade fully-random\n\
+             add chain {ip} {table} loopback {{ type filter hook prerouting priority -300; policy accept; }}\n\
+             add rule {ip} {table} loopback iifname {bridge:?} {ip} daddr {loopback} counter drop\n",
+            // The kernel routes no packet of ::1 to other devices.
+            of_loopback = if family == Family::V6 { "ip6 daddr != ::1 " } else { "" },
         );
         script
     }

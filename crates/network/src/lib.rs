@@ -10,7 +10,9 @@
 //! Container runtimes that create the namespaces of pods themselves reach all this through a CNI plugin ([`cni`]). Other CNI plugins
 //! connect pods instead, if the node is configured so.
 //!
-//! Left out: Kubernetes kinds; IPv6.
+//! Clusters have IPv4, or IPv4 and IPv6: a table of nftables for each family, with the same rules. Nodes reach each other by IPv4.
+//!
+//! Left out: Kubernetes kinds; clusters with IPv6 alone.
 
 #![warn(missing_docs)]
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
@@ -35,7 +37,7 @@ mod ruleset;
 mod services;
 mod tunnel;
 
-pub use address::Cidr;
+pub use address::{Cidr, Family, Ranges};
 pub use host_ports::HostPort;
 pub use machine::{Egress, NodeBridge};
 pub use pods::{Attachment, Options, PodInterfaces, PodNetwork};
@@ -47,9 +49,12 @@ pub use tunnel::{PORT as TUNNEL_PORT, Peer};
 /// Why a network operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is no range of IPv4 addresses.
-    #[error("{0:?} is not an IPv4 range (address/length with no bits beyond the length)")]
+    /// The text is no range of addresses.
+    #[error("{0:?} is not a range of addresses (address/length with no bits beyond the length)")]
     Cidr(String),
+    /// The ranges are not one of each family.
+    #[error("{0}")]
+    Ranges(String),
     /// A field of the configuration is invalid.
     #[error("invalid {field}: {message}")]
     Invalid {

@@ -1,13 +1,13 @@
 //! The netlink requests of a pod network.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use futures::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -62,17 +62,17 @@ pub enum RouteKind {
     Device {
         to: Cidr,
         device: u32,
-        source: Option<Ipv4Addr>,
+        source: Option<IpAddr>,
         metric: u32,
     },
     /// A route through a gateway that needs no route of its own.
     Via {
         to: Cidr,
-        gateway: Ipv4Addr,
+        gateway: IpAddr,
         device: u32,
     },
     Default {
-        gateway: Ipv4Addr,
+        gateway: IpAddr,
         device: u32,
     },
 }
@@ -180,20 +180,23 @@ impl Netlink {
 
     /// The destinations of routes through gateways behind a device.
     pub async fn routes_into(&self, device: u32) -> Result<Vec<Cidr>> {
-        let request = self.0.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build());
-        let routes: Vec<RouteMessage> =
-            request.execute().try_collect().await.map_err(Error::netlink("listing routes"))?;
+        let mut routes: Vec<RouteMessage> = Vec::new();
+        for all in [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()] {
+            let found: Vec<RouteMessage> =
+                self.0.route().get(all).execute().try_collect().await.map_err(Error::netlink("listing routes"))?;
+            routes.extend(found);
+        }
         let leads_there = |r: &&RouteMessage| {
             r.attributes.contains(&RouteAttribute::Oif(device))
                 && r.attributes.iter().any(|a| matches!(a, RouteAttribute::Gateway(_)))
         };
         let destination = |r: &RouteMessage| {
-            r.attributes.iter().find_map(|a| match a {
-                RouteAttribute::Destination(RouteAddress::Inet(to)) => {
-                    format!("{to}/{}", r.header.destination_prefix_length).parse().ok()
-                }
+            let to = r.attributes.iter().find_map(|a| match a {
+                RouteAttribute::Destination(RouteAddress::Inet(to)) => Some(IpAddr::V4(*to)),
+                RouteAttribute::Destination(RouteAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
                 _ => None,
-            })
+            })?;
+            Some(Cidr::around(to, r.header.destination_prefix_length))
         };
         Ok(routes.iter().filter(leads_there).filter_map(destination).collect())
     }
@@ -241,18 +244,22 @@ impl Netlink {
         entry.flags(NeighbourFlags::Controller).replace().execute().await.map_err(fail())
     }
 
-    /// Sets a permanent neighbour entry: the hardware address of an IP address behind a device. ARP does not change it.
-    pub async fn set_neighbour(&self, device: u32, address: Ipv4Addr, hardware: [u8; 6]) -> Result<()> {
-        let request = self.0.neighbours().add(device, IpAddr::V4(address)).link_layer_address(&hardware);
+    /// Sets a permanent neighbour entry: the hardware address of an IP address behind a device. Neither ARP nor neighbour discovery changes it.
+    pub async fn set_neighbour(&self, device: u32, address: IpAddr, hardware: [u8; 6]) -> Result<()> {
+        let request = self.0.neighbours().add(device, address).link_layer_address(&hardware);
         request.replace().execute().await.map_err(Error::netlink(format!("neighbour {address}")))
     }
 
     /// No error if it is gone.
-    pub async fn delete_neighbour(&self, device: u32, address: Ipv4Addr) -> Result<()> {
+    pub async fn delete_neighbour(&self, device: u32, address: IpAddr) -> Result<()> {
         let mut message = NeighbourMessage::default();
-        message.header.family = AddressFamily::Inet;
+        let (family, destination) = match address {
+            IpAddr::V4(a) => (AddressFamily::Inet, NeighbourAddress::Inet(a)),
+            IpAddr::V6(a) => (AddressFamily::Inet6, NeighbourAddress::Inet6(a)),
+        };
+        message.header.family = family;
         message.header.ifindex = device;
-        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
+        message.attributes.push(NeighbourAttribute::Destination(destination));
         match self.0.neighbours().del(message).execute().await {
             Err(e) if !matches!(errno(&e), Some(libc::ENOENT | libc::ENODEV)) => {
                 Err(Error::netlink(format!("deleting neighbour {address}"))(e))
@@ -299,50 +306,72 @@ impl Netlink {
         }
     }
 
-    pub async fn add_address(&self, index: u32, address: Ipv4Addr, length: u8) -> Result<()> {
-        let request = self.0.address().add(index, IpAddr::V4(address), length).replace();
+    /// Addresses of IPv6 can be used at once, without a search for duplicates.
+    pub async fn add_address(&self, index: u32, address: IpAddr, length: u8) -> Result<()> {
+        let mut request = self.0.address().add(index, address, length).replace();
+        if address.is_ipv6() {
+            request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+        }
         request.execute().await.map_err(Error::netlink(format!("address {address}/{length}")))
     }
 
     pub async fn replace_route(&self, kind: RouteKind) -> Result<()> {
-        let request = self.0.route().add(route(kind)).replace();
+        let request = self.0.route().add(route(kind)?).replace();
         request.execute().await.map_err(Error::netlink(format!("route {kind:?}")))
     }
 
     /// No error if it is gone.
     pub async fn delete_route(&self, kind: RouteKind) -> Result<()> {
-        match self.0.route().del(route(kind)).execute().await {
+        match self.0.route().del(route(kind)?).execute().await {
             Err(e) if errno(&e) != Some(libc::ESRCH) => Err(Error::netlink(format!("deleting route {kind:?}"))(e)),
             _ => Ok(()),
         }
     }
 }
 
-fn route(kind: RouteKind) -> RouteMessage {
-    let builder = RouteMessageBuilder::<Ipv4Addr>::new();
-    match kind {
-        RouteKind::Unreachable { to, metric } => {
-            builder.kind(RouteType::Unreachable).destination_prefix(to.address(), to.length()).priority(metric).build()
-        }
+fn invalid(kind: RouteKind, error: &dyn std::fmt::Display) -> Error {
+    Error::io(format!("route {kind:?}"))(io::Error::other(error.to_string()))
+}
+
+fn route(kind: RouteKind) -> Result<RouteMessage> {
+    // Both addresses of a route are of one family, which the kernel checks.
+    let builder = RouteMessageBuilder::<IpAddr>::new();
+    Ok(match kind {
+        RouteKind::Unreachable { to, metric } => builder
+            .kind(RouteType::Unreachable)
+            .destination_prefix(to.address(), to.length())
+            .map_err(|e| invalid(kind, &e))?
+            .priority(metric)
+            .build(),
         RouteKind::Device { to, device, source, metric } => {
             let builder = builder
                 .scope(RouteScope::Link)
                 .destination_prefix(to.address(), to.length())
+                .map_err(|e| invalid(kind, &e))?
                 .output_interface(device)
                 .priority(metric);
             match source {
-                Some(source) => builder.pref_source(source).build(),
+                Some(source) => builder.pref_source(source).map_err(|e| invalid(kind, &e))?.build(),
                 None => builder.build(),
             }
         }
         RouteKind::Via { to, gateway, device } => builder
             .destination_prefix(to.address(), to.length())
+            .map_err(|e| invalid(kind, &e))?
             .gateway(gateway)
+            .map_err(|e| invalid(kind, &e))?
             .output_interface(device)
             .onlink()
             .build(),
-        RouteKind::Default { gateway, device } => builder.gateway(gateway).output_interface(device).build(),
-    }
+        RouteKind::Default { gateway, device } => {
+            let everything = match gateway {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            };
+            let builder = builder.destination_prefix(everything, 0).map_err(|e| invalid(kind, &e))?;
+            builder.gateway(gateway).map_err(|e| invalid(kind, &e))?.output_interface(device).build()
+        }
+    })
 }
 
 fn device(link: LinkMessage) -> Device {

@@ -6,17 +6,17 @@
 //! addresses of pods and services without a route from leaving by its default route.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use supervisor::blocking;
 use tokio::fs::File;
 use tokio::sync::Mutex;
 
-use crate::address::Cidr;
+use crate::address::{Cidr, Family, Ranges};
 use crate::link::{Netlink, RouteKind};
-use crate::ports::hardware_address;
-use crate::tunnel::{Peer, distinct};
+use crate::ports::{identity, pod_hardware_address};
+use crate::tunnel::{Hop, Peer, distinct};
 use crate::{Error, Result, check_id, guard, namespace, nft};
 
 /// Whether nodes reach addresses beyond this machine.
@@ -32,7 +32,7 @@ pub enum Egress {
 const FIRST: u32 = 11;
 
 /// The address of the node with this number (from 0). Errors if the range has no more.
-fn address(range: Cidr, number: u32) -> Result<Ipv4Addr> {
+fn address(range: Cidr, number: u32) -> Result<IpAddr> {
     let last = u32::try_from(range.size() - 1).unwrap_or(u32::MAX);
     let index = FIRST.checked_add(number).filter(|index| *index < last);
     index.and_then(|index| range.nth(index)).ok_or(Error::Exhausted(range))
@@ -43,13 +43,13 @@ pub struct NodeBridge {
     netlink: Netlink,
     id: String,
     bridge: u32,
-    range: Cidr,
-    gateway: Ipv4Addr,
+    ranges: Ranges,
+    gateways: Vec<IpAddr>,
     /// The addresses of all pods.
-    pods: Cidr,
+    pods: Ranges,
     egress: Egress,
     /// Routes to nodes' ranges; `None` before the first change of this process.
-    routes: Mutex<Option<BTreeMap<Cidr, Ipv4Addr>>>,
+    routes: Mutex<Option<BTreeMap<Cidr, IpAddr>>>,
 }
 
 fn bridge(id: &str) -> String {
@@ -66,46 +66,66 @@ fn guard_id(id: &str) -> String {
 }
 
 impl NodeBridge {
-    /// Errors if the range has too few addresses for `count` nodes.
-    pub fn check_range(range: Cidr, count: u32) -> Result<()> {
-        address(range, count.saturating_sub(1)).map(drop)
+    /// Errors if a range has too few addresses for `count` nodes, or none is of IPv4.
+    pub fn check_ranges(ranges: Ranges, count: u32) -> Result<()> {
+        if ranges.of(Family::V4).is_none() {
+            let message = format!("{ranges}: nodes need addresses of IPv4, with or without IPv6");
+            return Err(Error::Invalid { field: "node range", message });
+        }
+        ranges.iter().try_for_each(|range| address(range, count.saturating_sub(1)).map(drop))
     }
 
-    /// Creates the bridge, or adopts that of an earlier process. It has the first address of `range`. Packets for
+    /// Creates the bridge, or adopts that of an earlier process. It has the first addresses of `ranges`. Packets for
     /// addresses of `pods` and `services` never leave by another device.
-    pub async fn open(id: &str, range: Cidr, pods: Cidr, services: &[Cidr], egress: Egress) -> Result<NodeBridge> {
+    pub async fn open(id: &str, ranges: Ranges, pods: Ranges, services: &[Cidr], egress: Egress) -> Result<NodeBridge> {
         check_id(&guard_id(id))?;
-        let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
-        let gateway = range.nth(1).ok_or_else(too_small)?;
+        let first = |range: Cidr| {
+            let too_small = || Error::Invalid { field: "node range", message: format!("{range} is too small") };
+            range.nth(1).ok_or_else(too_small)
+        };
+        let gateways = ranges.iter().map(first).collect::<Result<Vec<_>>>()?;
+        let has_ipv6 = ranges.of(Family::V6).is_some();
         let (netlink, name) = (Netlink::open(None)?, bridge(id));
-        let ranges: Vec<Cidr> = std::iter::once(pods).chain(services.iter().copied()).collect();
-        guard::raise(None, &netlink, &guard_id(id), &ranges, std::slice::from_ref(&name)).await?;
+        let guarded: Vec<Cidr> = pods.iter().chain(services.iter().copied()).collect();
+        guard::raise(None, &netlink, &guard_id(id), &guarded, std::slice::from_ref(&name)).await?;
         match netlink.device(&name).await? {
             Some(device) if device.alias != Some(alias(id)) => return Err(Error::Foreign(name)),
             Some(_) => {}
-            None => netlink.add_bridge(&name, hardware_address(gateway), &alias(id), None).await?,
+            None => netlink.add_bridge(&name, pod_hardware_address(&gateways), &alias(id), None).await?,
         }
         let bridge = netlink.index(&name).await?;
-        let mut settings = crate::pods::no_ipv6(&name);
+        let mut settings = crate::pods::ipv6(&name, has_ipv6);
         if egress == Egress::Masquerade {
             settings.push(("ipv4/ip_forward".into(), "1".into()));
             settings.push((format!("ipv4/conf/{name}/forwarding"), "1".into()));
         }
         namespace::set(None, settings).await?;
-        nft::apply(None, &way_out(id, range, egress)).await?;
-        netlink.add_address(bridge, gateway, range.length()).await?;
+        if egress == Egress::Masquerade && has_ipv6 {
+            namespace::forward_ipv6(None).await?;
+        }
+        let rules: String = ranges.iter().map(|range| way_out(id, range, egress)).collect();
+        nft::apply(None, &rules).await?;
+        for (gateway, range) in gateways.iter().zip(ranges.iter()) {
+            netlink.add_address(bridge, *gateway, range.length()).await?;
+        }
         netlink.up(bridge).await?;
         // Gives this machine a source address for them. Rules translate them to pods before anything is sent.
         for range in services {
-            let route = RouteKind::Device { to: *range, device: bridge, source: Some(gateway), metric: 0 };
+            let Some(source) = gateways.iter().find(|g| Family::of(**g) == range.family()) else { continue };
+            let route = RouteKind::Device { to: *range, device: bridge, source: Some(*source), metric: 0 };
             netlink.replace_route(route).await?;
         }
-        Ok(NodeBridge { netlink, id: id.to_owned(), bridge, range, gateway, pods, egress, routes: Mutex::new(None) })
+        Ok(NodeBridge { netlink, id: id.to_owned(), bridge, ranges, gateways, pods, egress, routes: Mutex::new(None) })
     }
 
-    /// The address of this machine on the bridge.
+    /// The addresses of this machine on the bridge, in the order of the ranges.
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.gateways
+    }
+
+    /// The address of this machine on the bridge, by which nodes reach it: that of IPv4.
     pub fn gateway(&self) -> Ipv4Addr {
-        self.gateway
+        identity(&self.gateways)
     }
 
     /// The id of this machine's rules for services.
@@ -117,9 +137,10 @@ impl NodeBridge {
         format!("kn{}-{number}", self.id)
     }
 
-    /// Creates the namespace of a node, unless it exists, and connects it.
-    pub async fn connect(&self, number: u32, path: &Path) -> Result<Ipv4Addr> {
-        let (address, port) = (address(self.range, number)?, self.port(number));
+    /// Creates the namespace of a node, unless it exists, and connects it. Returns its addresses, in the order of the ranges.
+    pub async fn connect(&self, number: u32, path: &Path) -> Result<Vec<IpAddr>> {
+        let addresses = self.ranges.iter().map(|range| address(range, number)).collect::<Result<Vec<_>>>()?;
+        let port = self.port(number);
         let new = {
             let path = path.to_owned();
             blocking(move || -> Result<bool> {
@@ -138,30 +159,47 @@ impl NodeBridge {
                 self.netlink.delete(stale.index).await?;
             }
             let file = File::open(path).await.map_err(Error::io(path.display().to_string()))?.into_std().await;
-            self.netlink.add_pair(&port, self.bridge, "eth0", &file.into(), hardware_address(address), None).await?;
+            let hardware = pod_hardware_address(&addresses);
+            self.netlink.add_pair(&port, self.bridge, "eth0", &file.into(), hardware, None).await?;
         }
-        namespace::set(Some(path), crate::pods::no_ipv6("eth0")).await?;
+        namespace::set(Some(path), crate::pods::ipv6("eth0", self.ranges.of(Family::V6).is_some())).await?;
         inside.up(1).await?; // lo is the first device of every namespace
         let eth0 = inside.index("eth0").await?;
-        inside.add_address(eth0, address, self.range.length()).await?;
+        for (address, range) in addresses.iter().zip(self.ranges.iter()) {
+            inside.add_address(eth0, *address, range.length()).await?;
+        }
         inside.up(eth0).await?;
         if self.egress == Egress::Masquerade {
-            inside.replace_route(RouteKind::Default { gateway: self.gateway, device: eth0 }).await?;
+            for gateway in &self.gateways {
+                inside.replace_route(RouteKind::Default { gateway: *gateway, device: eth0 }).await?;
+            }
         }
         self.set_link(number, true).await?;
-        Ok(address)
+        Ok(addresses)
+    }
+
+    /// The address of a family of the node with this address of IPv4: it has the same number in each range.
+    fn address_of(&self, address: Ipv4Addr, family: Family) -> Option<IpAddr> {
+        let index = self.ranges.of(Family::V4)?.index(address.into())?;
+        self.ranges.of(family)?.nth(index)
     }
 
     /// Replaces the routes to the pods of nodes. Those of nodes that are not on the bridge are skipped, and so are ranges that are not of pods.
     pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
         let check = |p: &Peer| {
-            if !self.range.contains(p.address) || p.address == self.gateway {
+            if !self.ranges.contains(p.address) || self.gateways.contains(&p.address.into()) {
                 return Err("it is not on the bridge of this machine");
             }
-            let is_of_pods = p.range.length() >= self.pods.length() && self.pods.contains(p.range.address());
-            if is_of_pods { Ok(()) } else { Err("its pod range is not within that of the cluster") }
+            let is_of_pods = |range: Cidr| self.pods.of(range.family()).is_some_and(|all| all.contains_range(&range));
+            if p.ranges.iter().all(is_of_pods) {
+                Ok(())
+            } else {
+                Err("its pod range is not within that of the cluster")
+            }
         };
-        let desired = distinct(peers, check);
+        let hops = distinct(peers, check);
+        let route_to = |(range, hop): (Cidr, Hop)| Some((range, self.address_of(hop.address, range.family())?));
+        let desired: BTreeMap<Cidr, IpAddr> = hops.into_iter().filter_map(route_to).collect();
         let mut known = self.routes.lock().await;
         if known.as_ref() == Some(&desired) {
             return Ok(());
@@ -200,8 +238,7 @@ impl NodeBridge {
             }
             netlink.delete(bridge.index).await?;
         }
-        let table = table(id);
-        nft::apply(None, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        nft::remove(None, &table(id)).await?;
         guard::lower(None, &netlink, &guard_id(id), closed).await
     }
 }
@@ -212,13 +249,13 @@ fn table(id: &str) -> String {
 
 /// The rules for packets of nodes that leave this machine.
 fn way_out(id: &str, range: Cidr, egress: Egress) -> String {
-    let (table, bridge) = (table(id), bridge(id));
-    let mut script = format!("add table ip {table}\ndelete table ip {table}\n");
+    let (table, bridge, ip) = (table(id), bridge(id), range.family().word());
+    let mut script = nft::removal(range.family(), &table);
     if egress == Egress::Masquerade {
         script.push_str(&format!(
-            "add table ip {table}\n\
-             add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
-             add rule ip {table} leave ip saddr {range} oifname != \"{bridge}\" masquerade\n"
+            "add table {ip} {table}\n\
+             add chain {ip} {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
+             add rule {ip} {table} leave {ip} saddr {range} oifname != \"{bridge}\" masquerade\n"
         ));
     }
     script

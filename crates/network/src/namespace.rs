@@ -93,6 +93,27 @@ pub async fn set(namespace: Option<&Path>, settings: Settings) -> Result<()> {
     written.map_err(Error::io("network settings"))
 }
 
+/// Enables forwarding of IPv6 between all devices. Devices that learn their routes from advertisements go on to do so, which the kernel
+/// would stop for a router.
+pub(crate) async fn forward_ipv6(namespace: Option<&Path>) -> Result<()> {
+    let namespace = namespace.map(Path::to_owned);
+    let write = || {
+        let conf = setting("ipv6/conf");
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let mut settings = Settings::new();
+        for device in std::fs::read_dir(&conf)?.flatten().map(|entry| entry.file_name()) {
+            let device = device.to_string_lossy();
+            let value = |name: &str| read(conf.join(&*device).join(name));
+            if value("accept_ra") == "1" && value("forwarding") == "0" {
+                settings.push((format!("ipv6/conf/{device}/accept_ra"), "2".into()));
+            }
+        }
+        settings.push(("ipv6/conf/all/forwarding".into(), "1".into()));
+        write_settings(&settings)
+    };
+    blocking(move || run_in(namespace.as_deref(), write)).await.map_err(Error::io("forwarding of IPv6"))
+}
+
 /// Writes settings of the namespace of the calling thread. Blocks.
 pub(crate) fn write_settings(settings: &Settings) -> io::Result<()> {
     for (name, value) in settings {

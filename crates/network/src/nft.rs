@@ -8,7 +8,7 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::{Error, Result};
+use crate::{Error, Family, Result};
 
 /// Applies a script in a network namespace (`None`: that of the process). An error has the message of nft.
 pub async fn apply(namespace: Option<&Path>, script: &str) -> Result<()> {
@@ -38,6 +38,20 @@ pub async fn tables(namespace: Option<&Path>) -> Result<Vec<(String, String)>> {
         Some((words.next()?.to_owned(), words.next()?.to_owned()))
     };
     Ok(text.lines().filter_map(parse).collect())
+}
+
+/// Commands that remove a table, whether it exists or not.
+pub fn removal(family: Family, table: &str) -> String {
+    let family = family.word();
+    format!("add table {family} {table}\ndelete table {family} {table}\n")
+}
+
+/// Removes the tables of this name, of whichever families they are.
+pub async fn remove(namespace: Option<&Path>, name: &str) -> Result<()> {
+    let all = tables(namespace).await?;
+    let own = all.iter().filter(|(_, table)| table == name);
+    let script: String = own.map(|(family, table)| format!("delete table {family} {table}\n")).collect();
+    if script.is_empty() { Ok(()) } else { apply(namespace, &script).await }
 }
 
 /// The content of a table, as nft prints it; empty if the table does not exist.

@@ -1,6 +1,6 @@
 //! Pod addresses and interfaces.
 //!
-//! A pod has one interface, `eth0`, with a /32 address; everything, pods of the same node too, is reached through the node (the
+//! A pod has one interface, `eth0`, with one address of each family of the cluster and no network around it; everything, pods of the same node too, is reached through the node (the
 //! bridge's address), so that every packet passes the node's rules and answers take the path that connection tracking expects,
 //! without `br_netfilter`. Hardware addresses, also of the bridge, derive from IP addresses, so neighbour entries stay right when an
 //! address is used again, and the node's address does not change with its pods. [`crate::ports`] limits what a pod may send.
@@ -15,14 +15,14 @@ use supervisor::blocking;
 use tokio::fs::File;
 use tokio::sync::Mutex;
 
-use crate::address::Cidr;
+use crate::address::{Cidr, Family, Ranges};
 use crate::conntrack::{Flows, forget_pods, forget_stale};
 use crate::fragments::Settings;
 use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::policies::PodGate;
-use crate::ports::{self, Rules, hardware_address};
+use crate::ports::{self, Rules, pod_hardware_address};
 use crate::tunnel::{self, Peer, Tunnel};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
@@ -50,14 +50,14 @@ pub struct Options {
     pub node_namespace: Option<PathBuf>,
     /// Who connects pods.
     pub interfaces: PodInterfaces,
-    /// Addresses of this node's pods.
-    pub pod_range: Cidr,
+    /// Addresses of this node's pods. There is a range of IPv4.
+    pub pod_ranges: Ranges,
     /// Addresses of all pods of the cluster.
-    pub cluster_range: Cidr,
+    pub cluster_ranges: Ranges,
     /// The addresses of services.
-    pub service_range: Cidr,
+    pub service_ranges: Ranges,
     /// The addresses of load balancers.
-    pub load_balancer_range: Option<Cidr>,
+    pub load_balancer_ranges: Option<Ranges>,
     /// The address by which other nodes reach this one, if there is a tunnel to other nodes.
     pub tunnel: Option<Ipv4Addr>,
     /// `None`: the kernel's default.
@@ -76,20 +76,44 @@ impl Options {
     }
 
     /// The ranges of services: packets to them never leave the node untranslated.
-    fn service_ranges(&self) -> impl Iterator<Item = Cidr> {
-        std::iter::once(self.service_range).chain(self.load_balancer_range)
+    fn untranslated_ranges(&self) -> impl Iterator<Item = Cidr> {
+        let balancers = self.load_balancer_ranges.into_iter().flat_map(|ranges| ranges.iter());
+        self.service_ranges.iter().chain(balancers)
     }
 
     /// All ranges of the cluster.
     fn ranges(&self) -> Vec<Cidr> {
-        std::iter::once(self.cluster_range).chain(self.service_ranges()).collect()
+        self.cluster_ranges.iter().chain(self.untranslated_ranges()).collect()
+    }
+
+    /// Whether pods have addresses of IPv6.
+    fn has_ipv6(&self) -> bool {
+        self.pod_ranges.of(Family::V6).is_some()
+    }
+
+    /// Errors if the ranges do not fit together.
+    fn check(&self) -> Result<()> {
+        let invalid = |message: String| Err(Error::Invalid { field: "pod range", message });
+        if self.pod_ranges.of(Family::V4).is_none() {
+            return invalid(format!("{}: pods need addresses of IPv4, with or without IPv6", self.pod_ranges));
+        }
+        for range in self.pod_ranges.iter() {
+            match self.cluster_ranges.of(range.family()) {
+                Some(all) if all.contains_range(&range) => {}
+                _ => return invalid(format!("{range} is not within {}", self.cluster_ranges)),
+            }
+        }
+        if self.has_ipv6() && !kernel_has_ipv6() {
+            return invalid(format!("{}: this kernel has no IPv6", self.pod_ranges));
+        }
+        Ok(())
     }
 
     /// The ranges whose packets stay on the devices of this network.
     fn guarded(&self) -> Vec<Cidr> {
         match self.interfaces {
             PodInterfaces::Bridge => self.ranges(),
-            PodInterfaces::Plugins => self.service_ranges().collect(),
+            PodInterfaces::Plugins => self.untranslated_ranges().collect(),
         }
     }
 
@@ -133,7 +157,8 @@ pub struct PodNetwork {
 struct Inner {
     options: Options,
     tunnel: Option<Tunnel>,
-    gateway: Ipv4Addr,
+    /// The addresses of the bridge, in the order of the ranges.
+    gateways: Vec<IpAddr>,
     netlink: Netlink,
     bridge: u32,
     neighbours: Neighbours,
@@ -142,7 +167,7 @@ struct Inner {
     /// Likewise. Locked before the addresses.
     host_ports: Arc<Mutex<host_ports::Table>>,
     /// Addresses whose connections have to be deleted.
-    leaving: Mutex<BTreeSet<Ipv4Addr>>,
+    leaving: Mutex<BTreeSet<IpAddr>>,
     /// Held while connections are deleted; locked before `leaving`.
     forgetting: Mutex<()>,
     gate: Arc<PodGate>,
@@ -153,11 +178,9 @@ impl PodNetwork {
     /// an earlier version did not set.
     pub async fn open(options: Options) -> Result<PodNetwork> {
         check_id(&options.id)?;
-        let gateway = Ipam::gateway(options.pod_range)?;
-        if !options.cluster_range.contains(options.pod_range.address()) {
-            let message = format!("{} is not within {}", options.pod_range, options.cluster_range);
-            return Err(Error::Invalid { field: "pod range", message });
-        }
+        options.check()?;
+        let gateways = options.pod_ranges.iter().map(Ipam::gateway).collect::<Result<Vec<_>>>()?;
+        let families: Vec<Family> = options.pod_ranges.families().collect();
         for directory in [&options.state_directory, &options.namespace_directory] {
             tokio::fs::create_dir_all(directory).await.map_err(Error::io(directory.display().to_string()))?;
         }
@@ -168,39 +191,41 @@ impl PodNetwork {
         guard::raise(node, &netlink, &options.id, &options.guarded(), &devices).await?;
         if options.interfaces == PodInterfaces::Plugins {
             // Of a start without plugins.
-            guard::release(&netlink, options.cluster_range).await?;
+            for range in options.cluster_ranges.iter() {
+                guard::release(&netlink, range).await?;
+            }
         }
-        let (directory, range) = (options.state_directory.clone(), options.pod_range);
+        let (directory, ranges) = (options.state_directory.clone(), options.pod_ranges);
         let (ipam, host_ports) = blocking(move || -> Result<_> {
-            let ipam = Ipam::open(directory.join("addresses.json"), range)?;
+            let ipam = Ipam::open(directory.join("addresses.json"), ranges)?;
             let path = directory.join("host-ports.json");
             let host_ports = host_ports::Table::open(path, |pod| ipam.get(pod).is_some())?;
             Ok((ipam, host_ports))
         })
         .await?;
-        let published = host_ports.script(&options.host_port_table(), &bridge_name, ipam.pods());
-        let more = format!("{}{published}", script(&options));
-        let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &more).await?;
+        let more: String = families
+            .iter()
+            .map(|family| {
+                let published = host_ports.script(*family, &options.host_port_table(), &bridge_name, ipam.pods());
+                script(&options, *family) + &published
+            })
+            .collect();
+        let rules = ports::apply(node, &options.table(), &gateways, &ipam.addresses(), &more).await?;
         let settings = if options.forward { Settings::Ours } else { Settings::Others };
-        fragments::limit(node, &options.id, &bridge_name, settings).await?;
-        flows::limit(node, &options.id, &bridge_name, settings).await?;
+        for family in &families {
+            fragments::limit(node, &options.id, &bridge_name, settings, *family).await?;
+            flows::limit(node, &options.id, &bridge_name, settings, *family).await?;
+        }
+        let hardware = pod_hardware_address(&gateways);
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
             // An earlier version did not set its hardware address.
-            Some(device) => netlink.set_hardware_address(device.index, hardware_address(gateway)).await?,
+            Some(device) => netlink.set_hardware_address(device.index, hardware).await?,
             None => {
-                let (address, alias) = (hardware_address(gateway), options.alias());
-                netlink.add_bridge(&bridge_name, address, &alias, options.mtu).await?;
+                netlink.add_bridge(&bridge_name, hardware, &options.alias(), options.mtu).await?;
             }
         }
         let bridge = netlink.index(&bridge_name).await?;
-        netlink.add_address(bridge, gateway, 32).await?;
-        netlink.up(bridge).await?;
-        // Gives the node a route and a source address for service addresses. Rules translate them to endpoints before anything is
-        // sent, and refuse unknown ones.
-        for range in options.service_ranges() {
-            netlink.replace_route(way(range, bridge, gateway)).await?;
-        }
         let mut settings = vec![
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1".into()),
             (format!("ipv4/conf/{bridge_name}/send_redirects"), "0".into()),
@@ -208,11 +233,28 @@ impl PodNetwork {
             route_localnet(&bridge_name, &host_ports),
             (format!("ipv4/conf/{bridge_name}/accept_source_route"), "0".into()),
         ];
-        settings.extend(no_ipv6(&bridge_name));
+        settings.extend(ipv6(&bridge_name, options.has_ipv6()));
+        if options.has_ipv6() {
+            settings.push((format!("ipv6/conf/{bridge_name}/forwarding"), "1".into()));
+        }
         if options.forward {
             settings.insert(0, ("ipv4/ip_forward".into(), "1".into()));
         }
         namespace::set(node, settings).await?;
+        if options.forward && options.has_ipv6() {
+            namespace::forward_ipv6(node).await?;
+        }
+        for gateway in &gateways {
+            netlink.add_address(bridge, *gateway, Family::of(*gateway).bits()).await?;
+        }
+        netlink.up(bridge).await?;
+        // Gives the node a route and a source address for service addresses. Rules translate them to endpoints before anything is
+        // sent, and refuse unknown ones.
+        for range in options.untranslated_ranges() {
+            if let Some(gateway) = of_family(&gateways, range.family()) {
+                netlink.replace_route(way(range, bridge, gateway)).await?;
+            }
+        }
         // Without rules only the bridge can isolate ports, unless it has to deliver between them itself.
         let neighbours = match rules {
             Rules::Missing if !ports::bridged_packets_are_filtered(node).await => Neighbours::Isolated,
@@ -226,7 +268,7 @@ impl PodNetwork {
         let inner = Inner {
             options,
             tunnel,
-            gateway,
+            gateways,
             netlink,
             bridge,
             neighbours,
@@ -238,13 +280,20 @@ impl PodNetwork {
         };
         inner.adopt().await?;
         // An earlier version had one route for all addresses, with ARP requests for those without a pod.
-        inner.netlink.delete_route(way(inner.options.pod_range, bridge, gateway)).await?;
+        if let (Some(range), Some(gateway)) = (inner.options.pod_ranges.of(Family::V4), inner.gateway_of(Family::V4)) {
+            inner.netlink.delete_route(way(range, bridge, gateway)).await?;
+        }
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
 
-    /// The address of the bridge, the default gateway of pods.
-    pub fn gateway(&self) -> Ipv4Addr {
-        self.inner.gateway
+    /// The addresses of the bridge, the default gateways of pods, in the order of the ranges. Never empty.
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.inner.gateways
+    }
+
+    /// The address of the bridge in the first family of the cluster.
+    pub fn gateway(&self) -> IpAddr {
+        self.inner.gateways.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
     }
 
     /// The pods of the node for the rules of network policies. Open: pods do not wait for rules until it is closed.
@@ -272,7 +321,7 @@ impl PodNetwork {
         check_pod(pod)?;
         let path = inner.options.namespace_directory.join(pod);
         // Addresses are assigned one at a time; the rest runs in parallel.
-        let (address, known) = {
+        let (addresses, known) = {
             let mut ipam = inner.ipam.clone().lock_owned().await;
             let (pod, path) = (pod.to_owned(), path.clone());
             let allocate = move || -> Result<_> {
@@ -281,16 +330,17 @@ impl PodNetwork {
             };
             blocking(allocate).await?
         };
-        let attachment =
-            Attachment { addresses: vec![address.into()], gateways: vec![inner.gateway.into()], namespace: path };
+        let gateways = addresses.iter().filter_map(|address| inner.gateway_of(Family::of(*address))).collect();
+        let attachment = Attachment { addresses, gateways, namespace: path };
+        let addresses = &attachment.addresses;
         let is_same = namespace.is_none_or(|given| namespace::is_bound(&attachment.namespace, given));
-        if known && is_same && inner.port(pod, address).await?.is_some() {
-            inner.gate.admit(pod, address).await?;
+        if known && is_same && inner.port(pod, addresses).await?.is_some() {
+            inner.gate.admit(pod, addresses).await?;
             return Ok(attachment);
         }
         let connect = async {
-            inner.connect(address, &attachment, namespace).await?;
-            inner.gate.admit(pod, address).await
+            inner.connect(&attachment, namespace).await?;
+            inner.gate.admit(pod, addresses).await
         };
         match connect.await {
             Ok(()) => Ok(attachment),
@@ -306,7 +356,7 @@ impl PodNetwork {
         check_pod(pod)?;
         let mut ipam = self.inner.ipam.clone().lock_owned().await;
         let pod = pod.to_owned();
-        Ok(vec![blocking(move || ipam.allocate(&pod)).await?.into()])
+        blocking(move || ipam.allocate(&pod)).await
     }
 
     /// Replaces the host ports of a pod that is attached or has a reserved address. Errors if another pod has one of them.
@@ -321,8 +371,7 @@ impl PodNetwork {
 
     /// The addresses of all pods.
     pub async fn attached(&self) -> BTreeMap<String, Vec<IpAddr>> {
-        let ipam = self.inner.ipam.lock().await;
-        ipam.pods().iter().map(|(pod, address)| (pod.clone(), vec![IpAddr::V4(*address)])).collect()
+        self.inner.ipam.lock().await.pods().clone()
     }
 
     /// Detaches every pod that is not in `keep` (left by a crash of the node).
@@ -352,14 +401,11 @@ impl PodNetwork {
             entries.try_for_each(|entry| namespace::remove(&entry.path()))
         };
         blocking(remove).await?;
-        let table = options.table();
-        nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
+        for table in [options.table(), options.host_port_table()] {
+            nft::remove(node, &table).await?;
+        }
         flows::unlimit(node, &options.id).await?;
         fragments::unlimit(node, &options.id).await?;
-        let table = options.host_port_table();
-        nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
-        let table = options.table();
-        ports::remove(node, &table).await?;
         let (namespaces, state) = (options.namespace_directory.clone(), options.state_directory.clone());
         blocking(move || {
             // A directory with files of others stays.
@@ -381,8 +427,8 @@ impl Inner {
         let devices = self.netlink.devices().await?;
         let ports = devices.iter().filter(|d| d.controller == Some(self.bridge));
         let mut ports: BTreeMap<&str, u32> = ports.map(|d| (d.name.as_str(), d.index)).collect();
-        for (pod, address) in self.ipam.lock().await.pods() {
-            let name = ports::port(*address);
+        for (pod, addresses) in self.ipam.lock().await.pods() {
+            let name = ports::interface(addresses);
             let mut index = ports.remove(name.as_str());
             if index.is_none() {
                 index = ports.remove(ports::former_interface(pod).as_str());
@@ -391,7 +437,7 @@ impl Inner {
                 }
             }
             if let Some(index) = index {
-                self.secure(index, *address).await?;
+                self.secure(index, addresses).await?;
             }
         }
         for (name, index) in ports.into_iter().filter(|(name, _)| name.starts_with("km")) {
@@ -414,25 +460,27 @@ impl Inner {
         blocking(move || pods.iter().try_for_each(|pod| ipam.release(pod))).await
     }
 
-    /// Removes what a pod has in the kernel. Returns its address.
-    async fn disconnect(&self, pod: &str) -> Result<Option<Ipv4Addr>> {
+    /// Removes what a pod has in the kernel. Returns its addresses.
+    async fn disconnect(&self, pod: &str) -> Result<Vec<IpAddr>> {
         self.publish(pod, &[]).await?;
-        let address = self.ipam.lock().await.get(pod);
-        if let Some(address) = address {
-            if let Some(port) = self.port(pod, address).await? {
-                self.netlink.delete(port.index).await?;
+        let addresses = self.ipam.lock().await.get(pod).unwrap_or_default();
+        if let Some(port) = self.port(pod, &addresses).await? {
+            self.netlink.delete(port.index).await?;
+        }
+        for address in &addresses {
+            if let Some(way) = self.way_to(*address) {
+                self.netlink.delete_route(way).await?;
             }
-            self.netlink.delete_route(self.way_to(address)?).await?;
-            self.netlink.delete_neighbour(self.bridge, address).await?;
+            self.netlink.delete_neighbour(self.bridge, *address).await?;
         }
         let path = self.options.namespace_directory.join(pod);
         blocking(move || namespace::remove(&path)).await?;
-        Ok(address)
+        Ok(addresses)
     }
 
     /// Deletes the connections of addresses, with one listing of the table for pods that are detached at the same time. If the
     /// kernel does not support it, they time out.
-    async fn forget(&self, addresses: BTreeSet<Ipv4Addr>) {
+    async fn forget(&self, addresses: BTreeSet<IpAddr>) {
         if addresses.is_empty() {
             return;
         }
@@ -453,17 +501,26 @@ impl Inner {
         }
     }
 
-    /// Restricts a port to the pod with this address, and sets the pod's neighbour entry and route.
-    async fn secure(&self, port: u32, address: Ipv4Addr) -> Result<()> {
-        let hardware = hardware_address(address);
+    /// Restricts a port to the pod with these addresses, and sets the pod's neighbour entries and routes.
+    async fn secure(&self, port: u32, addresses: &[IpAddr]) -> Result<()> {
+        let hardware = pod_hardware_address(addresses);
         self.netlink.lock_port(port, hardware, self.neighbours).await?;
-        self.netlink.set_neighbour(self.bridge, address, hardware).await?;
-        self.netlink.replace_route(self.way_to(address)?).await
+        for address in addresses {
+            self.netlink.set_neighbour(self.bridge, *address, hardware).await?;
+            if let Some(way) = self.way_to(*address) {
+                self.netlink.replace_route(way).await?;
+            }
+        }
+        Ok(())
     }
 
-    /// The route of a pod. An address without one is unreachable at once, without ARP requests.
-    fn way_to(&self, address: Ipv4Addr) -> Result<RouteKind> {
-        Ok(way(format!("{address}/32").parse()?, self.bridge, self.gateway))
+    fn gateway_of(&self, family: Family) -> Option<IpAddr> {
+        of_family(&self.gateways, family)
+    }
+
+    /// The route of a pod. An address without one is unreachable at once, without ARP requests. None for a family without a gateway.
+    fn way_to(&self, address: IpAddr) -> Option<RouteKind> {
+        Some(way(Cidr::single(address), self.bridge, self.gateway_of(Family::of(address))?))
     }
 
     async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
@@ -482,7 +539,10 @@ impl Inner {
             return Ok(());
         }
         let (bridge, node) = (self.options.bridge(), self.options.node_namespace.clone());
-        nft::apply(node.as_deref(), &table.script(&self.options.host_port_table(), &bridge, &pods)).await?;
+        let name = self.options.host_port_table();
+        let families = self.options.pod_ranges.families();
+        let script: String = families.map(|family| table.script(family, &name, &bridge, &pods)).collect();
+        nft::apply(node.as_deref(), &script).await?;
         namespace::set(node.as_deref(), vec![route_localnet(&bridge, &table)]).await?;
         let flows = table.flows(&pods);
         if flows != Flows::default() {
@@ -495,8 +555,8 @@ impl Inner {
     }
 
     /// The node's side of a pod's pair, if it exists.
-    async fn port(&self, pod: &str, address: Ipv4Addr) -> Result<Option<Device>> {
-        for name in [ports::port(address), ports::former_interface(pod)] {
+    async fn port(&self, pod: &str, addresses: &[IpAddr]) -> Result<Option<Device>> {
+        for name in [ports::interface(addresses), ports::former_interface(pod)] {
             let found = self.netlink.device(&name).await?;
             if let Some(device) = found.filter(|d| d.controller == Some(self.bridge)) {
                 return Ok(Some(device));
@@ -505,8 +565,9 @@ impl Inner {
         Ok(None)
     }
 
-    async fn connect(&self, address: Ipv4Addr, attachment: &Attachment, namespace: Option<&OwnedFd>) -> Result<()> {
-        let name = ports::port(address);
+    async fn connect(&self, attachment: &Attachment, namespace: Option<&OwnedFd>) -> Result<()> {
+        let addresses = &attachment.addresses;
+        let name = ports::interface(addresses);
         match self.netlink.device(&name).await? {
             Some(stale) if stale.controller == Some(self.bridge) => self.netlink.delete(stale.index).await?,
             Some(_) => return Err(Error::Foreign(name)),
@@ -522,7 +583,7 @@ impl Inner {
             .into_iter()
             .flat_map(|s| ["all", "default"].map(|c| (format!("ipv4/conf/{c}/{s}"), "0".to_owned())))
             .collect();
-        settings.extend(no_ipv6("default"));
+        settings.extend(ipv6("default", addresses.iter().any(IpAddr::is_ipv6)));
         // Creating a namespace takes time in the kernel.
         let made = tokio::task::spawn_blocking(move || {
             namespace::bind(&path, given.as_ref(), move || {
@@ -533,16 +594,25 @@ impl Inner {
         });
         let inside = made.await.map_err(|e| fail()(std::io::Error::other(e)))??;
         let file = File::open(&attachment.namespace).await.map_err(fail())?.into_std().await;
-        let (hardware, mtu) = (hardware_address(address), self.options.mtu);
+        let (hardware, mtu) = (pod_hardware_address(addresses), self.options.mtu);
         self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), hardware, mtu).await?;
-        self.secure(self.netlink.index(&name).await?, address).await?;
+        self.secure(self.netlink.index(&name).await?, addresses).await?;
         inside.up(1).await?; // lo is the first device of every namespace
         let eth0 = inside.index("eth0").await?;
-        inside.add_address(eth0, address, 32).await?;
+        for address in addresses {
+            inside.add_address(eth0, *address, Family::of(*address).bits()).await?;
+        }
         inside.up(eth0).await?;
-        let gateway = format!("{}/32", self.gateway).parse()?;
-        inside.replace_route(RouteKind::Device { to: gateway, device: eth0, source: None, metric: 0 }).await?;
-        inside.replace_route(RouteKind::Default { gateway: self.gateway, device: eth0 }).await
+        for gateway in &attachment.gateways {
+            let to = Cidr::single(*gateway);
+            inside.replace_route(RouteKind::Device { to, device: eth0, source: None, metric: 0 }).await?;
+            inside.replace_route(RouteKind::Default { gateway: *gateway, device: eth0 }).await?;
+            if gateway.is_ipv6() {
+                // Packets of neighbour discovery do not pass the port of a pod.
+                inside.set_neighbour(eth0, *gateway, pod_hardware_address(&self.gateways)).await?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -554,8 +624,13 @@ fn check_pod(pod: &str) -> Result<()> {
     Ok(())
 }
 
+/// The address of a family.
+fn of_family(addresses: &[IpAddr], family: Family) -> Option<IpAddr> {
+    addresses.iter().copied().find(|address| Family::of(*address) == family)
+}
+
 /// The route to a range behind the bridge.
-fn way(to: Cidr, bridge: u32, gateway: Ipv4Addr) -> RouteKind {
+fn way(to: Cidr, bridge: u32, gateway: IpAddr) -> RouteKind {
     RouteKind::Device { to, device: bridge, source: Some(gateway), metric: 0 }
 }
 
@@ -565,46 +640,60 @@ fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, String) {
     (format!("ipv4/conf/{bridge}/route_localnet"), value.into())
 }
 
-/// Settings that disable IPv6 on a device (or on new ones, `default`): a pod that sends router advertisements would become the
-/// router of the node and its neighbours. Empty if the kernel has no IPv6.
-pub(crate) fn no_ipv6(device: &str) -> namespace::Settings {
-    if !std::path::Path::new("/proc/sys/net/ipv6").exists() {
-        return Vec::new();
-    }
-    ["accept_ra", "accept_redirects", "autoconf"]
-        .map(|s| (format!("ipv6/conf/{device}/{s}"), "0".into()))
-        .into_iter()
-        .chain([(format!("ipv6/conf/{device}/disable_ipv6"), "1".into())])
-        .collect()
+fn kernel_has_ipv6() -> bool {
+    std::path::Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// The rules for packets to and from addresses out of the cluster. Packets to unknown service addresses are refused, since ARP
-/// requests for them would fill the node's table of neighbours.
-fn script(options: &Options) -> String {
-    let Options { pod_range, masquerade, interfaces, .. } = options;
-    let list = |ranges: Vec<Cidr>| ranges.iter().map(Cidr::to_string).collect::<Vec<_>>().join(", ");
-    let (all, of_services) = (list(options.ranges()), list(options.service_ranges().collect()));
-    let (table, bridge) = (options.table(), options.bridge());
-    let mut script = format!("add table ip {table}\ndelete table ip {table}\nadd table ip {table}\n");
-    let leaving = format!("ip saddr {pod_range} ip daddr != {{ {all} }} oifname != \"{bridge}\"");
-    let is_ours = *interfaces == PodInterfaces::Bridge;
-    if *masquerade && is_ours {
+/// Settings of IPv6 for a device (or for new ones, `default`): addresses are only those that are assigned. A pod that sends router
+/// advertisements would become the router of the node and its neighbours. Empty if the kernel has no IPv6.
+pub(crate) fn ipv6(device: &str, enabled: bool) -> namespace::Settings {
+    if !kernel_has_ipv6() {
+        return Vec::new();
+    }
+    let is_disabled = if enabled { "0" } else { "1" };
+    let off = ["accept_ra", "accept_redirects", "autoconf", "accept_dad"];
+    let off = off.map(|s| (format!("ipv6/conf/{device}/{s}"), "0".to_owned())).into_iter();
+    // No link-local address is made: 1 is `none`.
+    off.chain(
+        [("addr_gen_mode", "1"), ("disable_ipv6", is_disabled)]
+            .map(|(s, value)| (format!("ipv6/conf/{device}/{s}"), value.to_owned())),
+    )
+    .collect()
+}
+
+/// The rules for packets of a family to and from addresses out of the cluster. Packets to unknown service addresses are refused, since
+/// requests for their neighbours would fill the node's table.
+fn script(options: &Options, family: Family) -> String {
+    let (table, bridge, ip) = (options.table(), options.bridge(), family.word());
+    let list = |ranges: &[Cidr]| {
+        let own = ranges.iter().filter(|range| range.family() == family);
+        own.map(Cidr::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let services: Vec<Cidr> = options.untranslated_ranges().collect();
+    let (all, of_services) = (list(&options.ranges()), list(&services));
+    let [_, no_host, forbidden] = family.refusals();
+    let mut script = nft::removal(family, &table);
+    let Some(pod_range) = options.pod_ranges.of(family) else { return script };
+    script.push_str(&format!("add table {ip} {table}\n"));
+    let leaving = format!("{ip} saddr {pod_range} {ip} daddr != {{ {all} }} oifname != \"{bridge}\"");
+    let is_ours = options.interfaces == PodInterfaces::Bridge;
+    if options.masquerade && is_ours {
         script.push_str(&format!(
-            "add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
-             add rule ip {table} leave {leaving} masquerade\n"
+            "add chain {ip} {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
+             add rule {ip} {table} leave {leaving} masquerade\n"
         ));
     }
-    for hook in ["forward", "output"] {
+    for hook in ["forward", "output"].into_iter().filter(|_| !of_services.is_empty()) {
         script.push_str(&format!(
-            "add chain ip {table} unknown-{hook} {{ type filter hook {hook} priority filter; policy accept; }}\n\
-             add rule ip {table} unknown-{hook} ip daddr {{ {of_services} }} counter reject with icmp type host-unreachable\n"
+            "add chain {ip} {table} unknown-{hook} {{ type filter hook {hook} priority filter; policy accept; }}\n\
+             add rule {ip} {table} unknown-{hook} {ip} daddr {{ {of_services} }} counter reject with {no_host}\n"
         ));
     }
-    if !*masquerade && is_ours {
+    if !options.masquerade && is_ours {
         // Answers to external connections (node ports) are still forwarded.
         script.push_str(&format!(
-            "add chain ip {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\
-             add rule ip {table} forward {leaving} ct state new reject with icmp type admin-prohibited\n"
+            "add chain {ip} {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\
+             add rule {ip} {table} forward {leaving} ct state new reject with {forbidden}\n"
         ));
     }
     script

@@ -28,14 +28,14 @@ pub enum Rules {
     Missing,
 }
 
-/// The hardware address derived from an IP address: the same for all pods that have the address successively.
+/// The hardware address derived from an address of IPv4: the same for all pods that have the address successively.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
     [0x0a, 0x58, a, b, c, d]
 }
 
-/// The address from which names and hardware addresses of a pod derive: that of IPv4.
-fn identity(addresses: &[IpAddr]) -> Ipv4Addr {
+/// The address from which names and hardware addresses of a pod or node derive: that of IPv4, which each of them has.
+pub(crate) fn identity(addresses: &[IpAddr]) -> Ipv4Addr {
     let own = addresses.iter().find_map(|a| match a {
         IpAddr::V4(a) => Some(*a),
         IpAddr::V6(_) => None,
@@ -50,12 +50,7 @@ pub fn pod_hardware_address(addresses: &[IpAddr]) -> [u8; 6] {
 
 /// The node's side of the pair of the pod with these addresses.
 pub fn interface(addresses: &[IpAddr]) -> String {
-    port(identity(addresses))
-}
-
-/// The same, by the pod's address of IPv4.
-pub(crate) fn port(address: Ipv4Addr) -> String {
-    format!("km{:08x}", u32::from(address))
+    format!("km{:08x}", u32::from(identity(addresses)))
 }
 
 /// The name in earlier versions: `km` and a hash of the pod's id.
@@ -64,15 +59,15 @@ pub fn former_interface(pod: &str) -> String {
     format!("km{:013x}", hash & 0xf_ffff_ffff_ffff)
 }
 
-/// Replaces the rules for the pods that may have one of `addresses`, together with `more` (rules of other tables).
+/// Replaces the rules for the pods that may have some of `addresses`, together with `more` (rules of other tables).
 pub async fn apply(
     node: Option<&Path>,
     table: &str,
-    gateway: Ipv4Addr,
-    addresses: &BTreeSet<Ipv4Addr>,
+    gateways: &[IpAddr],
+    addresses: &BTreeSet<Vec<IpAddr>>,
     more: &str,
 ) -> Result<Rules> {
-    let script = format!("{more}{}", script(table, gateway, addresses));
+    let script = format!("{more}{}", script(table, gateways, addresses));
     let probe = format!("add table bridge {table}\ndelete table bridge {table}\n");
     let otherwise = "this kernel cannot filter frames on bridges (CONFIG_NF_TABLES_BRIDGE): pods with NET_RAW can send from false source addresses";
     if nft::apply_where_possible(node, &script, &probe, otherwise).await? {
@@ -82,42 +77,43 @@ pub async fn apply(
     Ok(Rules::Missing)
 }
 
-/// Removes the rules, if there are any.
-pub async fn remove(node: Option<&Path>, table: &str) -> Result<()> {
-    if nft::tables(node).await?.iter().any(|(family, name)| family == "bridge" && name == table) {
-        nft::apply(node, &format!("delete table bridge {table}\n")).await?;
-    }
-    Ok(())
-}
-
 /// Whether packets on bridges pass the rules for routed packets (`br_netfilter`), as far as this can be read.
 pub async fn bridged_packets_are_filtered(node: Option<&Path>) -> bool {
     namespace::get(node, "bridge/bridge-nf-call-iptables").await == Some(1)
 }
 
-fn script(table: &str, gateway: Ipv4Addr, addresses: &BTreeSet<Ipv4Addr>) -> String {
-    let bridge = written(hardware_address(gateway));
-    let mut ports = String::new();
-    let mut senders = String::new();
-    for address in addresses {
-        let (port, hardware) = (port(*address), written(hardware_address(*address)));
+fn script(table: &str, gateways: &[IpAddr], addresses: &BTreeSet<Vec<IpAddr>>) -> String {
+    let bridge = written(pod_hardware_address(gateways));
+    let (mut ports, mut senders, mut senders6) = (String::new(), String::new(), String::new());
+    for addresses in addresses {
+        let (port, hardware) = (interface(addresses), written(pod_hardware_address(addresses)));
         let _ = write!(ports, "\"{port}\", ");
-        let _ = write!(senders, "\"{port}\" . {hardware} . {address}, ");
+        for address in addresses {
+            let to = if address.is_ipv4() { &mut senders } else { &mut senders6 };
+            let _ = write!(to, "\"{port}\" . {hardware} . {address}, ");
+        }
     }
     let elements = |list: &str| if list.is_empty() { String::new() } else { format!(" elements = {{ {list} }}") };
-    let (ports, senders) = (elements(&ports), elements(&senders));
+    let (ports, senders, senders6) = (elements(&ports), elements(&senders), elements(&senders6));
     // Before `br_netfilter`, which sees frames at priority 0. Frames for the reserved multicast addresses are no bridge's and would be
-    // the port's own input.
+    // the port's own input. With IPv6, a pod and its node have permanent entries for each other: no neighbour discovery, router
+    // advertisement or multicast of a pod is let through, since these packets have no unicast hardware address or another sender.
     format!(
         "add table bridge {table}\n\
          delete table bridge {table}\n\
          add table bridge {table}\n\
          add set bridge {table} ports {{ type ifname;{ports} }}\n\
          add set bridge {table} senders {{ type ifname . ether_addr . ipv4_addr;{senders} }}\n\
+         add set bridge {table} senders6 {{ type ifname . ether_addr . ipv6_addr;{senders6} }}\n\
          add chain bridge {table} from-pods {{ type filter hook prerouting priority -300; policy accept; }}\n\
          add rule bridge {table} from-pods iifname != @ports accept\n\
          add rule bridge {table} from-pods ether type ip ether daddr {bridge} ip daddr != 127.0.0.0/8 \
            iifname . ether saddr . ip saddr @senders accept\n\
+         add rule bridge {table} from-pods ether type ip6 ether daddr {bridge} \
+           icmpv6 type {{ nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect }} \
+           counter drop\n\
+         add rule bridge {table} from-pods ether type ip6 ether daddr {bridge} ip6 daddr != {{ ::1, fe80::/10, ff00::/8 }} \
+           iifname . ether saddr . ip6 saddr @senders6 accept\n\
          add rule bridge {table} from-pods ether type arp ether daddr {{ {bridge}, ff:ff:ff:ff:ff:ff }} \
            iifname . ether saddr . arp saddr ip @senders accept\n\
          add rule bridge {table} from-pods counter drop\n\
@@ -137,9 +133,25 @@ mod tests {
 
     #[test]
     fn names_of_ports_fit_and_differ() {
-        let [a, b] = [Ipv4Addr::new(10, 244, 0, 2), Ipv4Addr::new(10, 244, 0, 3)];
-        assert_eq!(port(a), "km0af40002");
-        assert_ne!(port(a), port(b));
+        let pod = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let [a, b] = [pod(&["10.244.0.2"]), pod(&["fd00::3", "10.244.0.3"])];
+        assert_eq!((interface(&a), interface(&b)), ("km0af40002".into(), "km0af40003".into()));
+        assert_eq!(written(pod_hardware_address(&b)), "0a:58:0a:f4:00:03");
         assert!(former_interface(&"x".repeat(200)).len() == 15 && former_interface("a") != former_interface("b"));
+    }
+
+    #[test]
+    fn a_port_sends_with_the_addresses_of_its_pod() {
+        let pod: Vec<IpAddr> = ["10.244.0.2", "fd00::2"].map(|a| a.parse().unwrap()).into();
+        let gateways: Vec<IpAddr> = ["10.244.0.1", "fd00::1"].map(|a| a.parse().unwrap()).into();
+        let script = script("t", &gateways, &[pod].into());
+        assert!(
+            script.contains("ipv4_addr; elements = { \"km0af40002\" . 0a:58:0a:f4:00:02 . 10.244.0.2,  }"),
+            "{script}"
+        );
+        assert!(
+            script.contains("ipv6_addr; elements = { \"km0af40002\" . 0a:58:0a:f4:00:02 . fd00::2,  }"),
+            "{script}"
+        );
     }
 }

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use crate::Family;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
+    pub family: Family,
     pub table: String,
     /// Name → declaration (`{ type … }`). A declaration that changes makes a new object.
     pub maps: BTreeMap<String, Container>,
@@ -31,11 +34,16 @@ pub struct Chain {
 const BATCH: usize = 500;
 
 impl Ruleset {
+    /// An empty table.
+    pub fn new(family: Family, table: String) -> Ruleset {
+        Ruleset { family, table, maps: BTreeMap::new(), sets: BTreeMap::new(), chains: BTreeMap::new() }
+    }
+
     /// Commands that replace the whole table.
     pub fn replacement(&self) -> String {
-        let table = &self.table;
-        let mut script = format!("add table ip {table}\ndelete table ip {table}\nadd table ip {table}\n");
-        script.push_str(&self.difference(&Ruleset { table: table.clone(), ..Ruleset::default() }));
+        let (ip, table) = (self.family.word(), &self.table);
+        let mut script = format!("add table {ip} {table}\ndelete table {ip} {table}\nadd table {ip} {table}\n");
+        script.push_str(&self.difference(&Ruleset::new(self.family, table.clone())));
         script
     }
 
@@ -46,7 +54,7 @@ impl Ruleset {
 
     /// The commands of [`Ruleset::difference`] that add and change objects.
     pub fn changes(&self, before: &Ruleset) -> String {
-        let table = &self.table;
+        let (ip, table) = (self.family.word(), &self.table);
         let mut script = String::new();
         // `write!` to a String cannot fail.
         let mut say = |line: std::fmt::Arguments| {
@@ -58,13 +66,13 @@ impl Ruleset {
             for (name, container) in now {
                 match old.get(name) {
                     Some(known) if known.declaration == container.declaration => {}
-                    Some(_) | None => say(format_args!("add {kind} ip {table} {name} {}", container.declaration)),
+                    Some(_) | None => say(format_args!("add {kind} {ip} {table} {name} {}", container.declaration)),
                 }
             }
         }
         for (name, chain) in &self.chains {
             if !before.chains.contains_key(name) {
-                say(format_args!("add chain ip {table} {name} {}", chain.declaration));
+                say(format_args!("add chain {ip} {table} {name} {}", chain.declaration));
             }
         }
         for (name, chain) in &self.chains {
@@ -73,10 +81,10 @@ impl Ruleset {
                 continue;
             }
             if known.is_some() {
-                say(format_args!("flush chain ip {table} {name}"));
+                say(format_args!("flush chain {ip} {table} {name}"));
             }
             for rule in &chain.rules {
-                say(format_args!("add rule ip {table} {name} {rule}"));
+                say(format_args!("add rule {ip} {table} {name} {rule}"));
             }
         }
         for (now, old) in [(&self.maps, &before.maps), (&self.sets, &before.sets)] {
@@ -90,7 +98,7 @@ impl Ruleset {
                     .map(|(key, value)| element(key, value))
                     .collect();
                 for batch in gone.chunks(BATCH) {
-                    say(format_args!("delete element ip {table} {name} {{ {} }}", batch.join(", ")));
+                    say(format_args!("delete element {ip} {table} {name} {{ {} }}", batch.join(", ")));
                 }
                 let fresh: Vec<String> = container
                     .elements
@@ -99,7 +107,7 @@ impl Ruleset {
                     .map(|(key, value)| element(key, value))
                     .collect();
                 for batch in fresh.chunks(BATCH) {
-                    say(format_args!("add element ip {table} {name} {{ {} }}", batch.join(", ")));
+                    say(format_args!("add element {ip} {table} {name} {{ {} }}", batch.join(", ")));
                 }
             }
         }
@@ -108,7 +116,7 @@ impl Ruleset {
 
     /// The commands of [`Ruleset::difference`] that remove objects, which run after the others.
     pub fn removals(&self, before: &Ruleset) -> String {
-        let table = &self.table;
+        let (ip, table) = (self.family.word(), &self.table);
         let mut script = String::new();
         // `write!` to a String cannot fail.
         let mut say = |line: std::fmt::Arguments| {
@@ -117,14 +125,14 @@ impl Ruleset {
         // First all rules, since chains may refer to each other.
         let gone: Vec<&String> = before.chains.keys().filter(|n| !self.chains.contains_key(*n)).collect();
         for name in &gone {
-            say(format_args!("flush chain ip {table} {name}"));
+            say(format_args!("flush chain {ip} {table} {name}"));
         }
         for name in &gone {
-            say(format_args!("delete chain ip {table} {name}"));
+            say(format_args!("delete chain {ip} {table} {name}"));
         }
         for (kind, now, old) in [("map", &self.maps, &before.maps), ("set", &self.sets, &before.sets)] {
             for name in old.keys().filter(|n| !now.contains_key(*n)) {
-                say(format_args!("delete {kind} ip {table} {name}"));
+                say(format_args!("delete {kind} {ip} {table} {name}"));
             }
         }
         script
@@ -147,10 +155,9 @@ mod tests {
             ((*n).to_owned(), Chain { declaration: String::new(), rules })
         };
         Ruleset {
-            table: "t".into(),
             maps: [("m".to_owned(), map)].into(),
             chains: chains.iter().map(chain).collect(),
-            ..Ruleset::default()
+            ..Ruleset::new(Family::V4, "t".into())
         }
     }
 

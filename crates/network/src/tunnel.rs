@@ -1,21 +1,22 @@
 //! The tunnel between the pod networks of nodes: one VXLAN device per node.
 //!
 //! Each node has a range of pod addresses. The route to the range of another node leads into the device; its next hop is the first
-//! address of that range, whose hardware address is derived from it, and a forwarding entry maps the latter to the node's own
-//! address. All entries are permanent: nothing is learnt and nothing is asked for with ARP.
+//! address of that range, whose hardware address is derived from the node's range of IPv4, and a forwarding entry maps the latter to the
+//! node's own address. All entries are permanent: nothing is learnt and nothing is asked for with ARP or neighbour discovery. Encapsulated
+//! packets are of IPv4, whatever is in them.
 //!
 //! **Invariant**: the node accepts encapsulated packets from its peers only, and pods cannot send any.
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use tokio::sync::Mutex;
 
-use crate::address::Cidr;
+use crate::address::{Cidr, Family, Ranges};
 use crate::link::{Netlink, RouteKind, Vxlan};
 use crate::pods::Options;
-use crate::ports::hardware_address;
+use crate::ports::pod_hardware_address;
 use crate::{Error, Result, namespace, nft};
 
 /// The UDP port of the tunnel, on every node.
@@ -26,10 +27,10 @@ const VNI: u32 = 1;
 const OVERHEAD: u32 = 50;
 
 /// Another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The addresses of its pods.
-    pub range: Cidr,
+    pub ranges: Ranges,
     /// The address by which other nodes reach it.
     pub address: Ipv4Addr,
 }
@@ -40,12 +41,27 @@ pub struct Tunnel {
     node: Option<PathBuf>,
     table: String,
     bridge: String,
-    own: Cidr,
-    cluster: Cidr,
-    services: Cidr,
+    own: Ranges,
+    cluster: Ranges,
+    services: Ranges,
     device: u32,
     /// The peers with routes; `None` before the first change of this process.
-    peers: Mutex<Option<BTreeMap<Cidr, Ipv4Addr>>>,
+    peers: Mutex<Option<BTreeMap<Cidr, Hop>>>,
+}
+
+/// The node to which a range leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    /// The address of the node.
+    pub address: Ipv4Addr,
+    /// The hardware address of its tunnel.
+    pub hardware: [u8; 6],
+}
+
+/// The hardware address of the tunnel of a node with these ranges.
+fn hardware(ranges: Ranges) -> [u8; 6] {
+    let first: Vec<IpAddr> = ranges.iter().map(|range| range.address()).collect();
+    pod_hardware_address(&first)
 }
 
 /// Name of the device.
@@ -58,14 +74,17 @@ fn table(id: &str) -> String {
 }
 
 /// The peers that `check` accepts and whose range does not overlap that of an earlier one.
-pub(crate) fn distinct(peers: &[Peer], check: impl Fn(&Peer) -> Result<(), &'static str>) -> BTreeMap<Cidr, Ipv4Addr> {
-    let mut accepted: BTreeMap<Cidr, Ipv4Addr> = BTreeMap::new();
+pub(crate) fn distinct(peers: &[Peer], check: impl Fn(&Peer) -> Result<(), &'static str>) -> BTreeMap<Cidr, Hop> {
+    let mut accepted: BTreeMap<Cidr, Hop> = BTreeMap::new();
     for peer in peers {
-        let overlaps = |other: &Cidr| other.contains(peer.range.address()) || peer.range.contains(other.address());
+        let overlaps = |other: &Cidr| peer.ranges.iter().any(|range| range.overlaps(other));
         let free =
             if accepted.keys().any(overlaps) { Err("its pod range overlaps that of an older node") } else { Ok(()) };
         match check(peer).and(free) {
-            Ok(()) => _ = accepted.insert(peer.range, peer.address),
+            Ok(()) => {
+                let hop = Hop { address: peer.address, hardware: hardware(peer.ranges) };
+                accepted.extend(peer.ranges.iter().map(|range| (range, hop)));
+            }
             Err(why) => tracing::warn!(?peer, why, "no pod network with this node"),
         }
     }
@@ -75,9 +94,9 @@ pub(crate) fn distinct(peers: &[Peer], check: impl Fn(&Peer) -> Result<(), &'sta
 impl Tunnel {
     /// Creates the device, or adopts that of an earlier process. `address` is the node's own address, that of one of its devices.
     pub(crate) async fn open(options: &Options, netlink: &Netlink, address: Ipv4Addr, alias: &str) -> Result<Tunnel> {
-        let (name, own) = (device(&options.id), options.pod_range);
+        let (name, own) = (device(&options.id), options.pod_ranges);
         let mtu = netlink.mtu_of(address).await?.map(|mtu| mtu.saturating_sub(OVERHEAD));
-        let vxlan = Vxlan { vni: VNI, port: PORT, local: address, hardware: hardware_address(own.address()), mtu };
+        let vxlan = Vxlan { vni: VNI, port: PORT, local: address, hardware: hardware(own), mtu };
         match netlink.device(&name).await? {
             Some(d) if d.alias.as_deref() != Some(alias) => return Err(Error::Foreign(name)),
             // It may have the node's former address.
@@ -94,7 +113,11 @@ impl Tunnel {
             .map(|s| (format!("ipv4/conf/{name}/{s}"), "0".to_owned()))
             .into();
         settings.push((format!("ipv4/conf/{name}/forwarding"), "1".into()));
-        settings.extend(crate::pods::no_ipv6(&name));
+        let has_ipv6 = own.of(Family::V6).is_some();
+        settings.extend(crate::pods::ipv6(&name, has_ipv6));
+        if has_ipv6 {
+            settings.push((format!("ipv6/conf/{name}/forwarding"), "1".into()));
+        }
         namespace::set(node.as_deref(), settings).await?;
         let tunnel = Tunnel {
             netlink: netlink.clone(),
@@ -102,14 +125,16 @@ impl Tunnel {
             table: table(&options.id),
             bridge: options.bridge(),
             own,
-            cluster: options.cluster_range,
-            services: options.service_range,
+            cluster: options.cluster_ranges,
+            services: options.service_ranges,
             device,
             peers: Mutex::new(None),
         };
         // Peers of an earlier process stay until they are replaced, but their packets wait for the rules.
         nft::apply(tunnel.node.as_deref(), &tunnel.script(&BTreeMap::new())).await?;
-        netlink.add_address(device, own.address(), 32).await?;
+        for range in own.iter() {
+            netlink.add_address(device, range.address(), range.family().bits()).await?;
+        }
         netlink.up(device).await?;
         Ok(tunnel)
     }
@@ -127,19 +152,24 @@ impl Tunnel {
             // Their addresses are unknown, so that all of them are written again.
             None => {
                 let routes = self.netlink.routes_into(self.device).await?;
-                routes.into_iter().map(|range| (range, Ipv4Addr::UNSPECIFIED)).collect()
+                let former = |range: Cidr| {
+                    let hardware = pod_hardware_address(&[range.address()]);
+                    (range, Hop { address: Ipv4Addr::UNSPECIFIED, hardware })
+                };
+                routes.into_iter().map(former).collect()
             }
         };
         nft::apply(self.node.as_deref(), &self.script(&desired)).await?;
-        for range in before.keys().filter(|range| !desired.contains_key(range)) {
+        for (range, hop) in before.iter().filter(|(range, _)| !desired.contains_key(range)) {
             self.netlink.delete_route(self.route(*range)).await?;
             self.netlink.delete_neighbour(self.device, range.address()).await?;
-            self.netlink.delete_forwarding(self.device, hardware_address(range.address())).await?;
+            if range.family() == Family::V4 {
+                self.netlink.delete_forwarding(self.device, hop.hardware).await?;
+            }
         }
-        for (range, address) in desired.iter().filter(|(range, address)| before.get(range) != Some(address)) {
-            let hardware = hardware_address(range.address());
-            self.netlink.set_forwarding(self.device, hardware, *address).await?;
-            self.netlink.set_neighbour(self.device, range.address(), hardware).await?;
+        for (range, hop) in desired.iter().filter(|(range, hop)| before.get(range) != Some(hop)) {
+            self.netlink.set_forwarding(self.device, hop.hardware, hop.address).await?;
+            self.netlink.set_neighbour(self.device, range.address(), hop.hardware).await?;
             self.netlink.replace_route(self.route(*range)).await?;
         }
         *known = Some(desired);
@@ -147,12 +177,17 @@ impl Tunnel {
     }
 
     fn check(&self, peer: &Peer) -> Result<(), &'static str> {
-        let (range, address) = (peer.range, peer.address);
-        if range.length() < self.cluster.length() || !self.cluster.contains(range.address()) {
-            return Err("its pod range is not within that of the cluster");
+        let address = peer.address;
+        for range in peer.ranges.iter() {
+            if !self.cluster.of(range.family()).is_some_and(|all| all.contains_range(&range)) {
+                return Err("its pod range is not within that of the cluster");
+            }
+            if self.own.iter().any(|own| own.overlaps(&range)) {
+                return Err("its pod range overlaps that of this node");
+            }
         }
-        if range.contains(self.own.address()) || self.own.contains(range.address()) {
-            return Err("its pod range overlaps that of this node");
+        if peer.ranges.of(Family::V4).is_none() {
+            return Err("it has no pod range of IPv4");
         }
         if self.cluster.contains(address) || self.services.contains(address) {
             return Err("its address is that of a pod or service");
@@ -167,9 +202,10 @@ impl Tunnel {
         RouteKind::Via { to, gateway: to.address(), device: self.device }
     }
 
-    fn script(&self, peers: &BTreeMap<Cidr, Ipv4Addr>) -> String {
+    fn script(&self, peers: &BTreeMap<Cidr, Hop>) -> String {
         let (table, bridge) = (&self.table, &self.bridge);
-        let known: Vec<String> = peers.values().map(Ipv4Addr::to_string).collect();
+        let known: BTreeSet<Ipv4Addr> = peers.values().map(|hop| hop.address).collect();
+        let known: Vec<String> = known.iter().map(Ipv4Addr::to_string).collect();
         let senders = if known.is_empty() { String::new() } else { format!("ip saddr != {{ {} }} ", known.join(", ")) };
         format!(
             "add table ip {table}\n\
@@ -189,8 +225,6 @@ impl Tunnel {
         {
             netlink.delete(device.index).await?;
         }
-        let table = table(&options.id);
-        let node: Option<&Path> = options.node_namespace.as_deref();
-        nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await
+        nft::remove(options.node_namespace.as_deref(), &table(&options.id)).await
     }
 }

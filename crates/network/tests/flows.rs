@@ -3,11 +3,11 @@
 
 mod node;
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 use network::*;
-use node::{Node, OUTSIDE, V4, read_reply, serve};
+use node::{Node, OUTSIDE, read_reply, serve};
 
 fn setting(node: &Node, name: &str) -> u32 {
     let path = format!("/proc/sys/net/netfilter/{name}");
@@ -15,7 +15,7 @@ fn setting(node: &Node, name: &str) -> u32 {
 }
 
 /// Opens `count` connections to closed ports, each from another port or to another one.
-fn flood(pod: &Path, from: Ipv4Addr, to: &[Ipv4Addr], count: u32) {
+fn flood(pod: &Path, from: IpAddr, to: &[IpAddr], count: u32) {
     namespace::run_in(Some(pod), || {
         let mut left = count;
         loop {
@@ -52,25 +52,25 @@ async fn no_pod_fills_the_table_of_connections() {
     // All pods of a node together leave some of the table.
     let share = max / 128;
     let count = || setting(&node, "nf_conntrack_count");
-    let to = [server.v4(), friend.v4(), network.gateway(), OUTSIDE];
+    let to = [server.address(), friend.address(), network.gateway(), OUTSIDE];
     std::thread::scope(|scope| {
         for pod in [&one, &two] {
-            scope.spawn(|| flood(&pod.namespace, pod.v4(), &to, share * 4));
+            scope.spawn(|| flood(&pod.namespace, pod.address(), &to, share * 4));
         }
     });
-    assert_eq!(read_reply(&friend.namespace, server.v4(), 80).unwrap(), format!("server {}", friend.v4()));
-    assert_eq!(read_reply(&node.node, server.v4(), 80).unwrap(), format!("server {}", network.gateway()));
+    assert_eq!(read_reply(&friend.namespace, server.address(), 80).unwrap(), format!("server {}", friend.address()));
+    assert_eq!(read_reply(&node.node, server.address(), 80).unwrap(), format!("server {}", network.gateway()));
     let filled = count();
     assert!(filled < share * 9 / 4, "two pods began {filled} of {max} connections");
     assert!(filled > share * 3 / 2, "each had its share: {filled} of {max}");
     // A second process goes on counting where the first was.
     drop(network);
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
-    flood(&one.namespace, one.v4(), &to, share * 2);
+    flood(&one.namespace, one.address(), &to, share * 2);
     let now = count();
     assert!(now < share * 9 / 4, "{now} of {max} connections after a restart");
-    assert!(read_reply(&one.namespace, server.v4(), 80).is_err(), "only its own connections are dropped");
-    assert_eq!(read_reply(&friend.namespace, server.v4(), 80).unwrap(), format!("server {}", friend.v4()));
+    assert!(read_reply(&one.namespace, server.address(), 80).is_err(), "only its own connections are dropped");
+    assert_eq!(read_reply(&friend.namespace, server.address(), 80).unwrap(), format!("server {}", friend.address()));
     drop(network);
     node.finish().await;
 }
@@ -85,7 +85,7 @@ async fn half_of_its_share_is_a_pods_for_certain() {
     let before = setting(&node, "nf_conntrack_count");
     namespace::run_in(Some(&client.namespace), || {
         for port in 0..wanted {
-            UdpSocket::bind((client.v4(), 20_000 + port as u16))?.send_to(b"x", (server.v4(), 53))?;
+            UdpSocket::bind((client.address(), 20_000 + port as u16))?.send_to(b"x", (server.address(), 53))?;
         }
         Ok(())
     })
@@ -97,9 +97,9 @@ async fn half_of_its_share_is_a_pods_for_certain() {
 }
 
 /// Begins `count` connections to `to`, each to a port of its own.
-fn begin(from: &Attachment, to: Ipv4Addr, count: u16) {
+fn begin(from: &Attachment, to: IpAddr, count: u16) {
     namespace::run_in(Some(&from.namespace), || {
-        let socket = UdpSocket::bind((from.v4(), 0))?;
+        let socket = UdpSocket::bind((from.address(), 0))?;
         for port in 0..count {
             let _ = socket.send_to(b"x", (to, 10_000 + port));
         }
@@ -123,12 +123,12 @@ async fn connections_of_a_pod_go_with_it() {
     }
     let [friend, server] = [network.attach("f").await, network.attach("s").await].map(Result::unwrap);
     serve(&server.namespace, 80, "server");
-    begin(&friend, server.v4(), EACH);
+    begin(&friend, server.address(), EACH);
     let others = count();
     for pod in &pods {
-        begin(pod, server.v4(), EACH);
-        begin(&friend, pod.v4(), EACH);
-        read_reply(&pod.namespace, server.v4(), 80).unwrap();
+        begin(pod, server.address(), EACH);
+        begin(&friend, pod.address(), EACH);
+        read_reply(&pod.namespace, server.address(), 80).unwrap();
     }
     assert!(count() >= others + 5 * one_pods, "{} connections", count());
     network.detach("a").await.unwrap();
@@ -143,7 +143,7 @@ async fn connections_of_a_pod_go_with_it() {
     network.retain(|pod| ["f", "s"].contains(&pod)).await.unwrap();
     let left = count();
     assert!((others..others + 5).contains(&left), "{left} connections, {others} of others");
-    assert_eq!(read_reply(&friend.namespace, server.v4(), 80).unwrap(), format!("server {}", friend.v4()));
+    assert_eq!(read_reply(&friend.namespace, server.address(), 80).unwrap(), format!("server {}", friend.address()));
     drop(network);
     node.finish().await;
 }

@@ -3,20 +3,20 @@
 
 mod node;
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use network::*;
-use node::{NODE, Node, read_reply, serve};
+use node::{ANY, LOOPBACK, NODE, Node, read_reply, serve};
 
-fn port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {
+fn port(address: Option<IpAddr>, protocol: Protocol, port: u16) -> HostPort {
     HostPort { address, protocol, port, target: if protocol == Protocol::Udp { 90 } else { 80 } }
 }
 
 /// Sends datagrams back with its name before them.
 fn echo(namespace: &Path, name: &'static str) {
-    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 90))).unwrap();
+    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((ANY, 90))).unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 100];
         while let Ok((_, from)) = socket.recv_from(&mut buffer) {
@@ -26,12 +26,12 @@ fn echo(namespace: &Path, name: &'static str) {
 }
 
 fn socket(namespace: &Path) -> UdpSocket {
-    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((ANY, 0))).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     socket
 }
 
-fn exchange(socket: &UdpSocket, to: Ipv4Addr, port: u16) -> Option<String> {
+fn exchange(socket: &UdpSocket, to: IpAddr, port: u16) -> Option<String> {
     socket.send_to(b"x", (to, port)).unwrap();
     let mut buffer = [0; 100];
     let length = socket.recv(&mut buffer).ok()?;
@@ -39,7 +39,7 @@ fn exchange(socket: &UdpSocket, to: Ipv4Addr, port: u16) -> Option<String> {
 }
 
 /// The name of the server that answers, without the client's address.
-fn who(namespace: &Path, to: Ipv4Addr, port: u16) -> Option<String> {
+fn who(namespace: &Path, to: IpAddr, port: u16) -> Option<String> {
     read_reply(namespace, to, port).ok()?.split(' ').next().map(str::to_owned)
 }
 
@@ -59,7 +59,7 @@ async fn a_port_leads_to_the_pod_of_its_address_and_protocol() {
         serve(&pod.namespace, 80, name);
     }
     echo(&udp.namespace, "udp");
-    let local = Ipv4Addr::LOCALHOST;
+    let local = LOOPBACK;
     network.publish("loopback", &[port(Some(local), Protocol::Tcp, 5432)]).await.unwrap();
     network.publish("outer", &[port(Some(NODE), Protocol::Tcp, 5432)]).await.unwrap();
     network.publish("udp", &[port(Some(NODE), Protocol::Udp, 5432)]).await.unwrap();

@@ -3,17 +3,17 @@
 
 mod node;
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use network::*;
-use node::{Node, V4, read_reply, serve};
+use node::{ANY, Node, read_reply, serve};
 
 /// Sends datagrams to every address of the ranges, which are unused.
 fn scan(namespace: &Path, ranges: &[Cidr]) {
     namespace::run_in(Some(namespace), || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let socket = UdpSocket::bind((ANY, 0))?;
         for to in ranges.iter().flat_map(|r| (2..r.size().min(2000)).filter_map(|n| r.nth(n as u32))) {
             // An error of an earlier packet is reported here, and does not matter.
             while socket.send_to(b"x", (to, 7)).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock) {}
@@ -29,42 +29,42 @@ async fn no_pod_fills_the_table_of_neighbours() {
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     let [pod, server] = [network.attach("p").await, network.attach("s").await].map(Result::unwrap);
     serve(&server.namespace, 80, "server");
-    let ranges = [node.options.pod_range, node.options.service_range, node.options.cluster_range];
+    let ranges = [node.options.pod_ranges, node.options.service_ranges, node.options.cluster_ranges];
     // Those of pods are permanent, and do not count in the kernel's bound.
     let requested = || {
         let all = node.ip(&node.node, &format!("neigh show dev {}", node.options.bridge()));
         all.lines().filter(|l| !l.contains("PERMANENT")).count()
     };
     // A packet to an unused address fails at once (the kernel answers a few per second).
-    let nobody = node.options.pod_range.nth(200).unwrap();
-    for to in [nobody, node.options.service_range.nth(77).unwrap()] {
+    let nobody = node.options.pod_ranges.first().nth(200).unwrap();
+    for to in [nobody, node.options.service_ranges.first().nth(77).unwrap()] {
         let begun = tokio::time::Instant::now();
         let error = read_reply(&pod.namespace, to, 80).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{to}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(1), "{to} after {:?}", begun.elapsed());
     }
     for from in [&pod.namespace, &node.node] {
-        scan(from, &ranges);
+        scan(from, &ranges.map(|all| all.first()));
         assert_eq!(requested(), 0);
     }
-    assert_eq!(read_reply(&pod.namespace, server.v4(), 80).unwrap(), format!("server {}", pod.v4()));
+    assert_eq!(read_reply(&pod.namespace, server.address(), 80).unwrap(), format!("server {}", pod.address()));
     // A detached pod loses its route, the next one with its address gets one, and another process adopts them.
-    let way = |of: Ipv4Addr| node.ip(&node.node, &format!("route show {of}/32"));
-    assert!(way(server.v4()).contains(&node.options.bridge()));
-    let former = format!("{} dev {} src {}", node.options.pod_range, node.options.bridge(), network.gateway());
+    let way = |of: IpAddr| node.ip(&node.node, &format!("route show {of}/32"));
+    assert!(way(server.address()).contains(&node.options.bridge()));
+    let former = format!("{} dev {} src {}", node.options.pod_ranges, node.options.bridge(), network.gateway());
     drop(network);
     node.ip(&node.node, &format!("route add {former} proto static"));
-    node.ip(&node.node, &format!("route del {}/32", server.v4()));
+    node.ip(&node.node, &format!("route del {}/32", server.address()));
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
-    assert!(way(server.v4()).contains(&node.options.bridge()));
+    assert!(way(server.address()).contains(&node.options.bridge()));
     assert_eq!(
-        node.ip(&node.node, &format!("route show {}", node.options.pod_range)).trim(),
+        node.ip(&node.node, &format!("route show {}", node.options.pod_ranges)).trim(),
         "",
         "of an earlier version"
     );
-    assert_eq!(read_reply(&pod.namespace, server.v4(), 80).unwrap(), format!("server {}", pod.v4()));
+    assert_eq!(read_reply(&pod.namespace, server.address(), 80).unwrap(), format!("server {}", pod.address()));
     network.detach("s").await.unwrap();
-    assert_eq!(way(server.v4()).trim(), "");
+    assert_eq!(way(server.address()).trim(), "");
     drop(network);
     node.finish().await;
 }

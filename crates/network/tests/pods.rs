@@ -4,7 +4,7 @@
 mod node;
 
 use network::*;
-use node::{NODE, Node, OUTSIDE, V4, read_reply, serve};
+use node::{NODE, Node, OUTSIDE, read_reply, serve};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_reach_each_other_the_node_and_the_outside() {
@@ -12,21 +12,21 @@ async fn pods_reach_each_other_the_node_and_the_outside() {
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     let a = network.attach("a").await.unwrap();
     let b = network.attach("b").await.unwrap();
-    assert_eq!((a.v4().to_string(), b.v4().to_string()), ("10.1.3.2".into(), "10.1.3.3".into()));
+    assert_eq!((a.address().to_string(), b.address().to_string()), ("10.1.3.2".into(), "10.1.3.3".into()));
     assert_eq!(network.attach("a").await.unwrap(), a, "attaching again changes nothing");
     serve(&b.namespace, 80, "b");
     serve(&node.node, 81, "node");
     serve(&node.outside, 82, "outside");
-    assert_eq!(read_reply(&a.namespace, b.v4(), 80).unwrap(), "b 10.1.3.2");
-    assert_eq!(read_reply(&b.namespace, b.v4(), 80).unwrap(), "b 10.1.3.3");
-    assert_eq!(read_reply(&node.node, b.v4(), 80).unwrap(), "b 10.1.3.1");
+    assert_eq!(read_reply(&a.namespace, b.address(), 80).unwrap(), "b 10.1.3.2");
+    assert_eq!(read_reply(&b.namespace, b.address(), 80).unwrap(), "b 10.1.3.3");
+    assert_eq!(read_reply(&node.node, b.address(), 80).unwrap(), "b 10.1.3.1");
     assert_eq!(read_reply(&a.namespace, network.gateway(), 81).unwrap(), "node 10.1.3.2");
     assert_eq!(read_reply(&a.namespace, OUTSIDE, 82).unwrap(), format!("outside {NODE}"));
 
     // A second process adopts the network.
     drop(network);
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
-    assert_eq!(read_reply(&a.namespace, b.v4(), 80).unwrap(), "b 10.1.3.2");
+    assert_eq!(read_reply(&a.namespace, b.address(), 80).unwrap(), "b 10.1.3.2");
     assert_eq!(network.attached().await.len(), 2);
     network.retain(|pod| pod == "a").await.unwrap();
     assert!(!namespace::exists(&b.namespace) && namespace::exists(&a.namespace));

@@ -4,13 +4,13 @@
 mod node;
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use network::policies::*;
 use network::*;
-use node::{NODE, Node, OUTSIDE, V4, read_reply, serve};
+use node::{NODE, Node, OUTSIDE, ip, read_reply, serve};
 
 const TCP_80: PortRange = PortRange { protocol: Protocol::Tcp, ports: Some((80, 80)) };
 
@@ -18,12 +18,13 @@ fn options(node: &Node) -> policies::Options {
     policies::Options {
         id: node.options.id.clone(),
         node_namespace: Some(node.node.clone()),
+        families: node.options.pod_ranges.families().collect(),
         bridge: node.options.bridge(),
-        dns: Some(Ipv4Addr::new(10, 96, 0, 53)),
+        dns: Some(ip(10, 96, 0, 53)),
     }
 }
 
-fn pods(name: &str, addresses: &[Ipv4Addr]) -> policies::Peer {
+fn pods(name: &str, addresses: &[IpAddr]) -> policies::Peer {
     policies::Peer::Pods(Arc::new(AddressSet { name: name.into(), addresses: addresses.iter().copied().collect() }))
 }
 
@@ -36,11 +37,11 @@ fn rule(peers: Vec<policies::Peer>, ports: Ports) -> Vec<Arc<Rule>> {
     vec![Arc::new(Rule { peers: Peers::These(peers), ports, endpoints: None })]
 }
 
-fn open(address: Ipv4Addr) -> PodPolicy {
-    PodPolicy { address, ingress: None, egress: None }
+fn open(address: IpAddr) -> PodPolicy {
+    PodPolicy { addresses: vec![address], ingress: None, egress: None }
 }
 
-fn connects(from: &std::path::Path, to: Ipv4Addr, port: u16) -> bool {
+fn connects(from: &std::path::Path, to: IpAddr, port: u16) -> bool {
     namespace::run_in(Some(from), || {
         std::net::TcpStream::connect_timeout(&(to, port).into(), Duration::from_millis(300))
     })
@@ -63,23 +64,23 @@ async fn isolated_pods_get_allowed_connections_only() {
     let rules = PolicyRules::open(options(&node)).unwrap();
     let all = [&friend, &other].map(|p| p.namespace.clone());
     let reach = |port| -> Vec<bool> {
-        let pods = all.iter().map(|from| connects(from, server.v4(), port));
-        let others = [&node.node, &node.outside, &server.namespace].map(|from| connects(from, server.v4(), port));
+        let pods = all.iter().map(|from| connects(from, server.address(), port));
+        let others = [&node.node, &node.outside, &server.namespace].map(|from| connects(from, server.address(), port));
         pods.chain(others).collect()
     };
     // From: friend, other, node, outside, the server itself.
     assert_eq!(reach(80), [true; 5], "without policies");
 
     let with = |ingress, egress| {
-        let server = PodPolicy { address: server.v4(), ingress, egress };
-        [server, open(friend.v4()), open(other.v4())]
+        let server = PodPolicy { addresses: vec![server.address()], ingress, egress };
+        [server, open(friend.address()), open(other.address())]
     };
     rules.apply(Some(&with(Some(vec![]), None))).await.unwrap();
     assert_eq!(reach(80), [false, false, true, false, true], "default deny");
-    let set = pods("pods-x", &[friend.v4()]);
+    let set = pods("pods-x", &[friend.address()]);
     rules.apply(Some(&with(Some(rule(vec![set.clone()], Ports::Any)), None))).await.unwrap();
     assert_eq!(reach(80), [true, false, true, false, true], "by pods");
-    let set = pods("pods-x", &[friend.v4(), other.v4()]);
+    let set = pods("pods-x", &[friend.address(), other.address()]);
     rules.apply(Some(&with(Some(rule(vec![set.clone()], Ports::These(vec![TCP_80]))), None))).await.unwrap();
     assert_eq!(reach(80), [true, true, true, false, true], "a pod more");
     assert_eq!(reach(81), [false, false, true, false, true], "another port");
@@ -94,7 +95,7 @@ async fn isolated_pods_get_allowed_connections_only() {
         .await
         .unwrap();
     assert_eq!(reach(80), [false, false, true, false, true], "other protocols");
-    let except = format!("{}/32", friend.v4());
+    let except = format!("{}/32", friend.address());
     let peers = vec![block("0.0.0.0/0", &["10.1.3.0/24", &except, "10.1.0.0/16"])];
     rules.apply(Some(&with(Some(rule(peers, Ports::Any)), None))).await.unwrap();
     assert_eq!(reach(80), [false, false, true, true, true], "all but the pods");
@@ -104,26 +105,26 @@ async fn isolated_pods_get_allowed_connections_only() {
 
     // Egress.
     let friend_with = |egress| {
-        let friend = PodPolicy { address: friend.v4(), ingress: None, egress };
-        [open(server.v4()), friend, open(other.v4())]
+        let friend = PodPolicy { addresses: vec![friend.address()], ingress: None, egress };
+        [open(server.address()), friend, open(other.address())]
     };
     let from_friend = || {
-        [(server.v4(), 80), (server.v4(), 81), (NODE, 9000), (OUTSIDE, 9000)]
+        [(server.address(), 80), (server.address(), 81), (NODE, 9000), (OUTSIDE, 9000)]
             .map(|(to, port)| connects(&friend.namespace, to, port))
     };
     rules.apply(Some(&friend_with(Some(vec![])))).await.unwrap();
     assert_eq!(from_friend(), [false, false, true, false], "nothing but the node");
-    assert!(connects(&other.namespace, server.v4(), 80));
+    assert!(connects(&other.namespace, server.address(), 80));
     rules.apply(Some(&friend_with(Some(rule(vec![block("192.168.77.0/24", &[])], Ports::Any))))).await.unwrap();
     assert_eq!(from_friend(), [false, false, true, true], "out of the cluster");
-    let endpoints = EndpointSet { name: "ports-x".into(), endpoints: [(server.v4(), Protocol::Tcp, 81)].into() };
+    let endpoints = EndpointSet { name: "ports-x".into(), endpoints: [(server.address(), Protocol::Tcp, 81)].into() };
     let named = Rule { peers: Peers::Any, ports: Ports::These(vec![]), endpoints: Some(Arc::new(endpoints)) };
     rules.apply(Some(&friend_with(Some(vec![Arc::new(named)])))).await.unwrap();
     assert_eq!(from_friend(), [false, true, true, false], "ports of pods");
 
     // A service leads to the pod behind it, also the pod itself.
     let services = ServiceRules::open(node.service_options()).unwrap();
-    let address = Ipv4Addr::new(10, 96, 0, 10);
+    let address = ip(10, 96, 0, 10);
     services
         .apply(&[ServicePort {
             name: "default/web:http".into(),
@@ -134,14 +135,14 @@ async fn isolated_pods_get_allowed_connections_only() {
             external_ips: vec![],
             load_balancer_ips: vec![],
             source_ranges: vec![],
-            endpoints: vec![Endpoint { address: server.v4(), port: 80, cluster: true, local: true }],
+            endpoints: vec![Endpoint { address: server.address(), port: 80, cluster: true, local: true }],
             affinity: Affinity::None,
             internal_policy: Policy::Cluster,
             external_policy: Policy::Cluster,
         }])
         .await
         .unwrap();
-    let set = pods("pods-y", &[friend.v4()]);
+    let set = pods("pods-y", &[friend.address()]);
     rules.apply(Some(&with(Some(rule(vec![set], Ports::These(vec![TCP_80]))), Some(vec![])))).await.unwrap();
     let by_service = [&friend, &other, &server].map(|from| connects(&from.namespace, address, 800));
     assert_eq!(by_service, [true, false, true]);
@@ -166,7 +167,7 @@ async fn connections_and_a_restart_have_no_gap() {
             std::thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
         }
     });
-    let connect = || std::net::TcpStream::connect((server.v4(), 7));
+    let connect = || std::net::TcpStream::connect((server.address(), 7));
     let stream = namespace::run_in(Some(&client.namespace), connect).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
     let echoes = || {
@@ -175,16 +176,16 @@ async fn connections_and_a_restart_have_no_gap() {
         (&stream).write_all(b"x").unwrap();
         (&stream).read_exact(&mut byte).is_ok()
     };
-    let closed = [PodPolicy { ingress: Some(vec![]), ..open(server.v4()) }, open(client.v4())];
+    let closed = [PodPolicy { ingress: Some(vec![]), ..open(server.address()) }, open(client.address())];
     let rules = PolicyRules::open(options(&node)).unwrap();
     rules.apply(Some(&closed)).await.unwrap();
     assert!(echoes(), "a connection that was allowed goes on");
-    assert!(!connects(&client.namespace, server.v4(), 80));
+    assert!(!connects(&client.namespace, server.address(), 80));
 
     // While a new process replaces the rules, and others change, no connection passes.
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let attempts = std::thread::spawn({
-        let (stop, from, to) = (stop.clone(), client.namespace.clone(), server.v4());
+        let (stop, from, to) = (stop.clone(), client.namespace.clone(), server.address());
         move || {
             let mut passed = 0;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -198,9 +199,11 @@ async fn connections_and_a_restart_have_no_gap() {
         let rules = PolicyRules::open(options(&node)).unwrap();
         rules.apply(Some(&closed)).await.unwrap();
         for last in 0..10 {
-            let peer = pods(&format!("pods-{round}-{last}"), &[Ipv4Addr::new(10, 1, 9, last)]);
-            let other =
-                [PodPolicy { ingress: Some(rule(vec![peer], Ports::Any)), ..open(server.v4()) }, closed[1].clone()];
+            let peer = pods(&format!("pods-{round}-{last}"), &[ip(10, 1, 9, last)]);
+            let other = [
+                PodPolicy { ingress: Some(rule(vec![peer], Ports::Any)), ..open(server.address()) },
+                closed[1].clone(),
+            ];
             rules.apply(Some(&other)).await.unwrap();
         }
     }
@@ -219,7 +222,7 @@ async fn a_pod_starts_with_its_rules_and_ends_without() {
     serve(&server.namespace, 80, "server");
     let (gate, rules) = (network.gate(), Arc::new(PolicyRules::open(options(&node)).unwrap()));
     gate.close();
-    rules.apply(Some(&[open(server.v4())])).await.unwrap();
+    rules.apply(Some(&[open(server.address())])).await.unwrap();
     gate.set_applied(gate.pods().version, Some(["server".to_owned()].into()));
     // Follows the pods, as the service of the node does.
     let follow = tokio::spawn({
@@ -230,7 +233,7 @@ async fn a_pod_starts_with_its_rules_and_ends_without() {
                 gate.changed(last).await;
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 let Pods { version, pods } = gate.pods();
-                let all: Vec<PodPolicy> = pods.values().map(|a| open(*a)).collect();
+                let all: Vec<PodPolicy> = pods.values().map(|a| open(a[0])).collect();
                 rules.apply(Some(&all)).await.unwrap();
                 gate.set_applied(version, Some(pods.into_keys().collect()));
                 last = version;
@@ -238,10 +241,10 @@ async fn a_pod_starts_with_its_rules_and_ends_without() {
         }
     });
     let pod = network.attach("pod").await.unwrap();
-    assert!(rules.dump().await.unwrap().contains(&format!("{} : return", pod.v4())));
-    assert_eq!(read_reply(&pod.namespace, server.v4(), 80).unwrap(), format!("server {}", pod.v4()));
+    assert!(rules.dump().await.unwrap().contains(&format!("{} : return", pod.address())));
+    assert_eq!(read_reply(&pod.namespace, server.address(), 80).unwrap(), format!("server {}", pod.address()));
     network.detach("pod").await.unwrap();
-    assert!(!rules.dump().await.unwrap().contains(&pod.v4().to_string()));
+    assert!(!rules.dump().await.unwrap().contains(&pod.address().to_string()));
     follow.abort();
     let attached: BTreeSet<String> = network.attached().await.into_keys().collect();
     assert_eq!(attached, BTreeSet::from(["server".to_owned()]));
@@ -255,7 +258,7 @@ async fn changes_are_short_with_many_policies() {
     let node = Node::new();
     let _network = PodNetwork::open(node.options.clone()).await.unwrap();
     let rules = PolicyRules::open(options(&node)).unwrap();
-    let address = |i: u32| Ipv4Addr::from(0x0a01_0000 + i);
+    let address = |i: u32| IpAddr::from((0x0a01_0000 + i).to_be_bytes());
     let all = |changed: Option<u32>| -> Vec<PodPolicy> {
         let set = |i: u32| {
             let members = (0..100)

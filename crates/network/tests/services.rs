@@ -5,15 +5,15 @@ mod node;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use network::*;
-use node::{NODE, Node, OUTSIDE, OWN_PORT, V4, leaked, read_reply, send, serve};
+use node::{ANY, LOOPBACK, NODE, Node, OUTSIDE, OWN_PORT, ip, leaked, read_reply, send, serve};
 
-const WEB: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+const WEB: IpAddr = ip(10, 96, 0, 10);
 
-fn web(endpoints: &[(Ipv4Addr, bool)]) -> ServicePort {
+fn web(endpoints: &[(IpAddr, bool)]) -> ServicePort {
     ServicePort {
         name: "default/web:http".into(),
         cluster_ip: WEB,
@@ -46,7 +46,7 @@ async fn a_service_spreads_over_its_endpoints_and_follows_them() {
     serve(&a.namespace, 8080, "a");
     serve(&b.namespace, 8080, "b");
     let rules = ServiceRules::open(node.service_options()).unwrap();
-    let both = web(&[(a.v4(), true), (b.v4(), true)]);
+    let both = web(&[(a.address(), true), (b.address(), true)]);
     rules.apply(std::slice::from_ref(&both)).await.unwrap();
 
     let names = |from: &std::path::Path, to, port| -> BTreeSet<String> {
@@ -60,12 +60,12 @@ async fn a_service_spreads_over_its_endpoints_and_follows_them() {
     assert_eq!(names(&node.node, NODE, 30080), all, "node port from the node");
     assert_eq!(names(&client.namespace, NODE, 30080), all, "node port from a pod");
     let seen = read_reply(&client.namespace, WEB, 80).unwrap();
-    assert!(seen.ends_with(&client.v4().to_string()), "pods see who asks: {seen}");
+    assert!(seen.ends_with(&client.address().to_string()), "pods see who asks: {seen}");
 
-    rules.apply(&[web(&[(b.v4(), true)])]).await.unwrap();
+    rules.apply(&[web(&[(b.address(), true)])]).await.unwrap();
     assert_eq!(names(&client.namespace, WEB, 80), BTreeSet::from(["b".to_owned()]));
     let before = rules.dump().await.unwrap();
-    rules.apply(&[web(&[(b.v4(), true)])]).await.unwrap();
+    rules.apply(&[web(&[(b.address(), true)])]).await.unwrap();
     assert_eq!(rules.dump().await.unwrap(), before);
 
     // No endpoints: refused at once, from everywhere.
@@ -80,7 +80,7 @@ async fn a_service_spreads_over_its_endpoints_and_follows_them() {
     rules.apply(std::slice::from_ref(&both)).await.unwrap();
     assert_eq!(names(&client.namespace, WEB, 80), all);
     node.nft(&format!("delete table ip kemudi-{}", node.options.id));
-    rules.apply(&[web(&[(a.v4(), true)])]).await.unwrap();
+    rules.apply(&[web(&[(a.address(), true)])]).await.unwrap();
     assert_eq!(names(&client.namespace, WEB, 80), BTreeSet::from(["a".to_owned()]));
     node.finish().await;
 }
@@ -96,11 +96,11 @@ async fn policies_external_addresses_and_affinity() {
     let rules = ServiceRules::open(node.service_options()).unwrap();
 
     // Local: only endpoints of this node, and they see the client.
-    let external = Ipv4Addr::new(192, 168, 99, 9);
+    let external = ip(192, 168, 99, 9);
     let local = ServicePort {
         external_policy: Policy::Local,
         external_ips: vec![external],
-        ..web(&[(a.v4(), true), (b.v4(), false)])
+        ..web(&[(a.address(), true), (b.address(), false)])
     };
     rules.apply(&[local]).await.unwrap();
     node.ip(&node.outside, &format!("route add {external} via {NODE}"));
@@ -119,12 +119,12 @@ async fn policies_external_addresses_and_affinity() {
     }
 
     // A load balancer with ranges of clients.
-    let balancer = Ipv4Addr::new(10, 97, 0, 1);
+    let balancer = ip(10, 97, 0, 1);
     node.ip(&node.outside, &format!("route add {balancer} via {NODE}"));
     let balanced = |ranges: &[&str]| ServicePort {
         load_balancer_ips: vec![balancer],
         source_ranges: ranges.iter().map(|r| r.parse().unwrap()).collect(),
-        ..web(&[(a.v4(), true)])
+        ..web(&[(a.address(), true)])
     };
     let reached = || [&node.outside, &client.namespace, &node.node].map(|from| read_reply(from, balancer, 80).is_ok());
     rules.apply(&[balanced(&[])]).await.unwrap();
@@ -136,28 +136,28 @@ async fn policies_external_addresses_and_affinity() {
     assert_eq!(reached(), [false, true, true]);
     // What users write takes no address of a load balancer.
     let thief =
-        ServicePort { name: "a/thief".into(), external_ips: vec![balancer], port: 81, ..web(&[(b.v4(), true)]) };
-    let thief = ServicePort { cluster_ip: Ipv4Addr::new(10, 96, 0, 66), node_port: None, ..thief };
+        ServicePort { name: "a/thief".into(), external_ips: vec![balancer], port: 81, ..web(&[(b.address(), true)]) };
+    let thief = ServicePort { cluster_ip: ip(10, 96, 0, 66), node_port: None, ..thief };
     rules.apply(&[thief, balanced(&[])]).await.unwrap();
     assert!(refused(read_reply(&client.namespace, balancer, 81)));
-    assert!(refused(read_reply(&node.node, Ipv4Addr::new(10, 97, 0, 9), 80)), "an address without a service");
+    assert!(refused(read_reply(&node.node, ip(10, 97, 0, 9), 80)), "an address without a service");
 
-    let internal = ServicePort { internal_policy: Policy::Local, ..web(&[(a.v4(), false), (b.v4(), true)]) };
+    let internal = ServicePort { internal_policy: Policy::Local, ..web(&[(a.address(), false), (b.address(), true)]) };
     rules.apply(&[internal]).await.unwrap();
     for _ in 0..10 {
-        assert_eq!(read_reply(&client.namespace, WEB, 80).unwrap(), format!("b {}", client.v4()));
+        assert_eq!(read_reply(&client.namespace, WEB, 80).unwrap(), format!("b {}", client.address()));
     }
 
     let affinity = Affinity::ClientIp(Duration::from_secs(600));
-    rules.apply(&[ServicePort { affinity, ..web(&[(a.v4(), true), (b.v4(), true)]) }]).await.unwrap();
+    rules.apply(&[ServicePort { affinity, ..web(&[(a.address(), true), (b.address(), true)]) }]).await.unwrap();
     let first = read_reply(&client.namespace, WEB, 80).unwrap();
     for _ in 0..20 {
         assert_eq!(read_reply(&client.namespace, WEB, 80).unwrap(), first);
     }
     // A change elsewhere does not make it forget.
-    let mut other = web(&[(a.v4(), true)]);
-    (other.name, other.cluster_ip, other.node_port) = ("default/other".into(), Ipv4Addr::new(10, 96, 0, 11), None);
-    let same = ServicePort { affinity, ..web(&[(a.v4(), true), (b.v4(), true)]) };
+    let mut other = web(&[(a.address(), true)]);
+    (other.name, other.cluster_ip, other.node_port) = ("default/other".into(), ip(10, 96, 0, 11), None);
+    let same = ServicePort { affinity, ..web(&[(a.address(), true), (b.address(), true)]) };
     rules.apply(&[same, other]).await.unwrap();
     for _ in 0..20 {
         assert_eq!(read_reply(&client.namespace, WEB, 80).unwrap(), first);
@@ -174,9 +174,9 @@ async fn no_service_takes_what_the_node_serves() {
     serve(&a.namespace, 8080, "thief");
     serve(&node.node, OWN_PORT, "node");
     let rules = ServiceRules::open(node.service_options()).unwrap();
-    let local = Ipv4Addr::LOCALHOST;
-    let addresses = vec![local, NODE, network.gateway(), Ipv4Addr::UNSPECIFIED];
-    for endpoints in [&[][..], &[(a.v4(), true)]] {
+    let local = LOOPBACK;
+    let addresses = vec![local, NODE, network.gateway(), ANY];
+    for endpoints in [&[][..], &[(a.address(), true)]] {
         let greedy = |name: &str, port, node_port| ServicePort {
             name: name.into(),
             external_ips: addresses.clone(),
@@ -213,10 +213,10 @@ async fn clients_stay_where_they_are_while_it_is_there_and_they_come() {
     for name in names {
         let pod = network.attach(name).await.unwrap();
         serve(&pod.namespace, 8080, name);
-        pods.push(pod.v4());
+        pods.push(pod.address());
     }
     let rules = ServiceRules::open(node.service_options()).unwrap();
-    let sticky = |pods: &[Ipv4Addr], seconds| ServicePort {
+    let sticky = |pods: &[IpAddr], seconds| ServicePort {
         affinity: Affinity::ClientIp(Duration::from_secs(seconds)),
         ..web(&pods.iter().map(|p| (*p, true)).collect::<Vec<_>>())
     };
@@ -232,7 +232,7 @@ async fn clients_stay_where_they_are_while_it_is_there_and_they_come() {
     stays(first, "others come");
     rules.apply(&[sticky(&pods, 700)]).await.unwrap();
     stays(first, "another time");
-    let rest: Vec<Ipv4Addr> = pods.iter().copied().filter(|p| *p != pods[first]).collect();
+    let rest: Vec<IpAddr> = pods.iter().copied().filter(|p| *p != pods[first]).collect();
     rules.apply(&[sticky(&rest, 700)]).await.unwrap();
     let second = who();
     assert_ne!(second, first);
@@ -268,7 +268,7 @@ async fn what_is_in_the_way_of_one_service_is_replaced() {
     serve(&a.namespace, 8080, "a");
     let rules = ServiceRules::open(node.service_options()).unwrap();
     let affinity = Affinity::ClientIp(Duration::from_secs(600));
-    let service = ServicePort { affinity, ..web(&[(a.v4(), true)]) };
+    let service = ServicePort { affinity, ..web(&[(a.address(), true)]) };
     rules.apply(std::slice::from_ref(&service)).await.unwrap();
     let dump = rules.dump().await.unwrap();
     let map = dump.split_whitespace().find(|w| w.starts_with("ends-")).unwrap().to_owned();
@@ -278,9 +278,9 @@ async fn what_is_in_the_way_of_one_service_is_replaced() {
     let mut others: Vec<ServicePort> = (1..20)
         .map(|n| ServicePort {
             name: format!("other{n}/web:http"),
-            cluster_ip: Ipv4Addr::new(10, 96, 1, n),
+            cluster_ip: ip(10, 96, 1, n),
             node_port: None,
-            ..web(&[(a.v4(), true)])
+            ..web(&[(a.address(), true)])
         })
         .collect();
     others.push(service);
@@ -297,11 +297,11 @@ async fn cluster_addresses_never_leave_by_the_default_route() {
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     let a = network.attach("a").await.unwrap();
     let rules = ServiceRules::open(node.service_options()).unwrap();
-    rules.apply(&[web(&[(a.v4(), true)])]).await.unwrap();
-    let pod_elsewhere = Ipv4Addr::new(10, 1, 9, 9);
-    let unknown_service = Ipv4Addr::new(10, 96, 44, 44);
+    rules.apply(&[web(&[(a.address(), true)])]).await.unwrap();
+    let pod_elsewhere = ip(10, 1, 9, 9);
+    let unknown_service = ip(10, 96, 44, 44);
     let try_all = || {
-        for to in [pod_elsewhere, unknown_service, WEB, Ipv4Addr::new(10, 1, 3, 200)] {
+        for to in [pod_elsewhere, unknown_service, WEB, ip(10, 1, 3, 200)] {
             for from in [&node.node, &a.namespace] {
                 let _ = send(from, to, 53); // refused or swallowed, both are fine
                 let _ = send(from, to, 80);
@@ -348,9 +348,7 @@ async fn udp_clients_that_keep_their_port_follow_the_endpoints() {
     let [a, b, client] =
         [network.attach("a").await, network.attach("b").await, network.attach("c").await].map(Result::unwrap);
     for (pod, name) in [(&a, b"a"), (&b, b"b")] {
-        let socket =
-            namespace::run_in(Some(&pod.namespace), || std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 8080)))
-                .unwrap();
+        let socket = namespace::run_in(Some(&pod.namespace), || std::net::UdpSocket::bind((ANY, 8080))).unwrap();
         std::thread::spawn(move || {
             let mut buffer = [0; 16];
             while let Ok((_, from)) = socket.recv_from(&mut buffer) {
@@ -359,9 +357,8 @@ async fn udp_clients_that_keep_their_port_follow_the_endpoints() {
         });
     }
     let rules = ServiceRules::open(node.service_options()).unwrap();
-    let dns = |endpoints: &[(Ipv4Addr, bool)]| ServicePort { protocol: Protocol::Udp, ..web(endpoints) };
-    let socket =
-        namespace::run_in(Some(&client.namespace), || std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    let dns = |endpoints: &[(IpAddr, bool)]| ServicePort { protocol: Protocol::Udp, ..web(endpoints) };
+    let socket = namespace::run_in(Some(&client.namespace), || std::net::UdpSocket::bind((ANY, 0))).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let read_reply = || {
         socket.send_to(b"?", (WEB, 80)).unwrap();
@@ -371,7 +368,7 @@ async fn udp_clients_that_keep_their_port_follow_the_endpoints() {
     rules.apply(&[dns(&[])]).await.unwrap();
     assert!(read_reply().is_err(), "nobody is there yet");
     for (pod, name) in [(&a, 'a'), (&b, 'b'), (&a, 'a')] {
-        rules.apply(&[dns(&[(pod.v4(), true)])]).await.unwrap();
+        rules.apply(&[dns(&[(pod.address(), true)])]).await.unwrap();
         assert_eq!(read_reply().unwrap(), name);
         assert_eq!(read_reply().unwrap(), name);
     }
@@ -385,7 +382,7 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
     let begin = tokio::time::Instant::now();
     let pods = futures::future::join_all(["a", "b", "c", "d", "e", "f", "g", "h"].map(|p| network.attach(p))).await;
     println!("eight pods attached at once: {:?}", begin.elapsed());
-    let addresses: BTreeSet<Ipv4Addr> = pods.into_iter().map(|p| p.unwrap().v4()).collect();
+    let addresses: BTreeSet<IpAddr> = pods.into_iter().map(|p| p.unwrap().address()).collect();
     assert_eq!(addresses.len(), 8);
     let begin = tokio::time::Instant::now();
     let one = network.attach("one").await.unwrap();
@@ -393,10 +390,10 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
     serve(&one.namespace, 8080, "one");
 
     let service = |i: u16| {
-        let endpoint = |last| (Ipv4Addr::new(10, 1, 100, last), false);
+        let endpoint = |last| (ip(10, 1, 100, last), false);
         let mut service = web(&[1, 2, 3, 4, 5].map(endpoint));
         service.name = format!("default/s{i}");
-        service.cluster_ip = Ipv4Addr::new(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
+        service.cluster_ip = ip(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
         service.node_port = None;
         service
     };
@@ -405,7 +402,7 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
     let begin = tokio::time::Instant::now();
     rules.apply(&services).await.unwrap();
     println!("1,000 services with 5 endpoints each: {:?}", begin.elapsed());
-    services[500].endpoints = vec![Endpoint { address: one.v4(), port: 8080, cluster: true, local: true }];
+    services[500].endpoints = vec![Endpoint { address: one.address(), port: 8080, cluster: true, local: true }];
     let begin = tokio::time::Instant::now();
     rules.apply(&services).await.unwrap();
     println!("one of them changed: {:?}", begin.elapsed());
@@ -420,15 +417,15 @@ async fn a_namespace_with_many_endpoints_does_not_delay_others() {
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     let one = network.attach("one").await.unwrap();
     serve(&one.namespace, 8080, "one");
-    let endpoints: Vec<_> = (0..999u32).map(|n| (Ipv4Addr::from(0xac10_0000 + n), false)).collect();
+    let endpoints: Vec<_> = (0..999u32).map(|n| (IpAddr::from((0xac10_0000 + n).to_be_bytes()), false)).collect();
     let service = |n: u8, seconds| ServicePort {
         name: format!("greedy/s{n:02}"),
-        cluster_ip: Ipv4Addr::new(10, 96, 1, n),
+        cluster_ip: ip(10, 96, 1, n),
         node_port: None,
         affinity: Affinity::ClientIp(Duration::from_secs(seconds)),
         ..web(&endpoints)
     };
-    let modest = web(&[(one.v4(), true)]);
+    let modest = web(&[(one.address(), true)]);
     let all = |seconds| -> Vec<ServicePort> { (0..20).map(|n| service(n, seconds)).chain([modest.clone()]).collect() };
     let rules = ServiceRules::open(node.service_options()).unwrap();
     let longest = std::sync::Mutex::new(Duration::ZERO);
@@ -459,9 +456,9 @@ async fn a_namespace_with_many_endpoints_does_not_delay_others() {
     // What comes while much is being written does not wait for the rest of it, however often that changes.
     let newcomer = ServicePort {
         name: "modest/new".into(),
-        cluster_ip: Ipv4Addr::new(10, 96, 2, 1),
+        cluster_ip: ip(10, 96, 2, 1),
         node_port: None,
-        ..web(&[(one.v4(), true)])
+        ..web(&[(one.address(), true)])
     };
     let mut next = all(800);
     assert_eq!(rules.apply_next(&next).await.unwrap(), Progress::Partial);
@@ -485,10 +482,10 @@ async fn ten_thousand_services_load_and_change() {
     let one = network.attach("one").await.unwrap();
     serve(&one.namespace, 8080, "one");
     let service = |i: u16| {
-        let endpoint = |last| (Ipv4Addr::new(10, 1, 100 + (i % 100) as u8, last), false);
+        let endpoint = |last| (ip(10, 1, 100 + (i % 100) as u8, last), false);
         let mut service = web(&[1, 2, 3, 4, 5].map(endpoint));
         service.name = format!("n{}/s{i}:http", i / 100);
-        service.cluster_ip = Ipv4Addr::new(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
+        service.cluster_ip = ip(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
         service.node_port = None;
         service
     };
@@ -499,7 +496,8 @@ async fn ten_thousand_services_load_and_change() {
     println!("10,000 services with 5 endpoints each: {:?}", begin.elapsed());
     let mut times = Vec::new();
     for round in 0..20 {
-        services[5000 + round].endpoints = vec![Endpoint { address: one.v4(), port: 8080, cluster: true, local: true }];
+        services[5000 + round].endpoints =
+            vec![Endpoint { address: one.address(), port: 8080, cluster: true, local: true }];
         let begin = tokio::time::Instant::now();
         rules.apply(&services).await.unwrap();
         times.push(begin.elapsed());

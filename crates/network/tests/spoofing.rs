@@ -4,29 +4,28 @@
 mod node;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use network::*;
 use node::frames::{Attack, FALSE, Wire};
-use node::{Node, V4, read_reply, serve};
+use node::{ANY, LOOPBACK, Node, ip, read_reply, serve, v4};
 
 const PORT: u16 = 5999;
 
 /// Datagrams as a server in a namespace has got them. It sends each back.
-type Received = Arc<Mutex<Vec<(Ipv4Addr, Vec<u8>)>>>;
+type Received = Arc<Mutex<Vec<(IpAddr, Vec<u8>)>>>;
 
-fn echo(namespace: &Path, on: Ipv4Addr) -> Received {
+fn echo(namespace: &Path, on: IpAddr) -> Received {
     let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((on, PORT))).unwrap();
     let all = Received::default();
     let seen = all.clone();
     std::thread::spawn(move || {
         let mut buffer = [0; 100];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            let std::net::SocketAddr::V4(v4) = from else { continue };
-            seen.lock().unwrap().push((*v4.ip(), buffer[..length].to_vec()));
+            seen.lock().unwrap().push((from.ip(), buffer[..length].to_vec()));
             let _ = socket.send_to(&buffer[..length], from);
         }
     });
@@ -34,14 +33,14 @@ fn echo(namespace: &Path, on: Ipv4Addr) -> Received {
 }
 
 /// Sends a datagram and waits for it to come back.
-fn exchange(socket: &UdpSocket, to: Ipv4Addr, text: &[u8]) -> bool {
+fn exchange(socket: &UdpSocket, to: IpAddr, text: &[u8]) -> bool {
     socket.send_to(text, (to, PORT)).unwrap();
     let mut buffer = [0; 100];
     socket.recv(&mut buffer).is_ok_and(|n| &buffer[..n] == text)
 }
 
 fn client(namespace: &Path) -> UdpSocket {
-    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    let socket = namespace::run_in(Some(namespace), || UdpSocket::bind((ANY, 0))).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     socket
 }
@@ -58,28 +57,31 @@ async fn attack(node: &Node, network: &PodNetwork) {
     let port = HostPort { address: None, protocol: Protocol::Tcp, port: 7000, target: 80 };
     network.publish("server", &[port]).await.unwrap();
     serve(&server.namespace, 80, "server");
-    let received =
-        [(&server.namespace, Ipv4Addr::UNSPECIFIED), (&node.node, gateway), (&node.node, Ipv4Addr::LOCALHOST)]
-            .map(|(namespace, on)| echo(namespace, on));
-    let everybody = Ipv4Addr::UNSPECIFIED;
+    let received = [(&server.namespace, ANY), (&node.node, gateway), (&node.node, LOOPBACK)]
+        .map(|(namespace, on)| echo(namespace, on));
+    let everybody = ANY;
     let friends = [echo(&friend.namespace, everybody)];
     let wire = namespace::run_in(Some(&attacker.namespace), || Wire::open("eth0")).unwrap();
-    let plan = Attack { own: attacker.v4(), gateway, victims: vec![server.v4(), friend.v4()] };
+    let plan = Attack {
+        own: v4(attacker.address()),
+        gateway: v4(gateway),
+        victims: vec![v4(server.address()), v4(friend.address())],
+    };
     let (own, theirs) = (client(&attacker.namespace), client(&friend.namespace));
     let (mut lost, mut overheard) = (0, 0);
     for round in 0..20 {
         plan.takeover().iter().for_each(|f| wire.send(f));
-        for to in [server.v4(), gateway] {
+        for to in [server.address(), gateway] {
             lost += u32::from(!exchange(&theirs, to, format!("secret {round}").as_bytes()));
         }
-        let requested = read_reply(&friend.namespace, server.v4(), 80);
-        lost += u32::from(requested.ok() != Some(format!("server {}", friend.v4())));
+        let requested = read_reply(&friend.namespace, server.address(), 80);
+        lost += u32::from(requested.ok() != Some(format!("server {}", friend.address())));
         plan.false_sources(PORT).iter().for_each(|f| wire.send(f));
         // Afterwards the attacker can still send with its own address.
-        for to in [server.v4(), friend.v4(), gateway] {
+        for to in [server.address(), friend.address(), gateway] {
             lost += u32::from(!exchange(&own, to, b"own"));
         }
-        overheard += wire.received_for_others(attacker.v4()).len();
+        overheard += wire.received_for_others(v4(attacker.address())).len();
     }
     let false_ones: Vec<_> = received
         .iter()
@@ -108,8 +110,8 @@ async fn with_bridge_filter(value: &'static str) {
     // The service rules work as before, also for a pod that reaches itself.
     let rules = ServiceRules::open(node.service_options()).unwrap();
     let [server, friend] = [network.attach("server").await, network.attach("friend").await].map(Result::unwrap);
-    let ip = Ipv4Addr::new(10, 96, 0, 10);
-    let endpoint = Endpoint { address: server.v4(), port: 80, cluster: true, local: true };
+    let ip = ip(10, 96, 0, 10);
+    let endpoint = Endpoint { address: server.address(), port: 80, cluster: true, local: true };
     let service = ServicePort {
         name: "default/web:http".into(),
         cluster_ip: ip,
@@ -125,12 +127,12 @@ async fn with_bridge_filter(value: &'static str) {
         external_policy: Policy::Cluster,
     };
     rules.apply(&[service]).await.unwrap();
-    assert_eq!(read_reply(&friend.namespace, ip, 8080).unwrap(), format!("server {}", friend.v4()));
+    assert_eq!(read_reply(&friend.namespace, ip, 8080).unwrap(), format!("server {}", friend.address()));
     assert!(read_reply(&server.namespace, ip, 8080).unwrap().starts_with("server "));
     assert!(read_reply(&node.node, ip, 8080).unwrap().starts_with("server "));
     // An address that is used again is its new owner's.
     network.detach("server").await.unwrap();
-    assert!(!node.ip(&node.node, "neigh show nud permanent").contains(&server.v4().to_string()));
+    assert!(!node.ip(&node.node, "neigh show nud permanent").contains(&server.address().to_string()));
     node.finish().await;
 }
 
@@ -157,7 +159,7 @@ async fn ports_of_earlier_versions_are_brought_up_to_date() {
     for (pod, attachment) in ["evil", "server"].into_iter().zip(&attachments) {
         let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         let former = format!("km{:013x}", hash & 0xf_ffff_ffff_ffff);
-        let name = format!("km{:08x}", u32::from(attachment.v4()));
+        let name = format!("km{:08x}", u32::from(v4(attachment.address())));
         for change in [
             format!("link set {name} down"),
             format!("link set {name} name {former}"),
@@ -180,7 +182,7 @@ async fn ports_of_earlier_versions_are_brought_up_to_date() {
         for setting in ["learning off", "locked on", " flood off", "mcast_flood off", "bcast_flood off", "hairpin on"] {
             assert!(port.contains(setting), "{setting}:\n{port}");
         }
-        let known = node.ip(&node.node, &format!("neigh show {}", attachment.v4()));
+        let known = node.ip(&node.node, &format!("neigh show {}", attachment.address()));
         assert!(known.contains("PERMANENT"), "{known}");
     }
     assert!(!node.ip(&node.node, "-o link").contains("kmlost"), "a port of no pod stayed");

@@ -4,20 +4,20 @@
 mod node;
 
 use network::*;
-use node::{NODE, Node, V4, read_reply, serve};
-use std::net::{Ipv4Addr, UdpSocket};
+use node::{NODE, Node, ip, read_reply, serve, v4};
+use std::net::{IpAddr, UdpSocket};
 
-const A: Ipv4Addr = Ipv4Addr::new(192, 168, 78, 1);
-const B: Ipv4Addr = Ipv4Addr::new(192, 168, 78, 2);
+const A: IpAddr = ip(192, 168, 78, 1);
+const B: IpAddr = ip(192, 168, 78, 2);
 
 /// Two nodes on one link, with the ranges 10.1.3.0/24 and 10.1.4.0/24.
 fn pair() -> [Node; 2] {
     let [mut a, mut b] = [Node::new(), Node::new()];
-    b.options.pod_range = "10.1.4.0/24".parse().unwrap();
+    b.options.pod_ranges = "10.1.4.0/24".parse().unwrap();
     let other = b.node.to_str().unwrap().to_owned();
     a.ip(&a.node, &format!("link add link0 type veth peer name link0 netns {other}"));
     for (node, address) in [(&mut a, A), (&mut b, B)] {
-        node.options.tunnel = Some(address);
+        node.options.tunnel = Some(v4(address));
         node.ip(&node.node, "link set link0 addrgenmode none");
         node.ip(&node.node, &format!("addr add {address}/24 dev link0"));
         node.ip(&node.node, "link set link0 up");
@@ -26,7 +26,7 @@ fn pair() -> [Node; 2] {
 }
 
 fn peer(node: &Node) -> Peer {
-    Peer { range: node.options.pod_range, address: node.options.tunnel.unwrap() }
+    Peer { ranges: node.options.pod_ranges, address: node.options.tunnel.unwrap() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,12 +36,12 @@ async fn pods_of_two_nodes_reach_each_other() {
         [PodNetwork::open(a.options.clone()).await.unwrap(), PodNetwork::open(b.options.clone()).await.unwrap()];
     let (client, server) = (first.attach("client").await.unwrap(), second.attach("server").await.unwrap());
     serve(&server.namespace, 80, "server");
-    assert!(read_reply(&client.namespace, server.v4(), 80).is_err(), "there is no peer yet");
+    assert!(read_reply(&client.namespace, server.address(), 80).is_err(), "there is no peer yet");
     first.set_peers(&[peer(&b)]).await.unwrap();
-    assert!(read_reply(&client.namespace, server.v4(), 80).is_err(), "the other node knows no peer");
+    assert!(read_reply(&client.namespace, server.address(), 80).is_err(), "the other node knows no peer");
     second.set_peers(&[peer(&a)]).await.unwrap();
-    assert_eq!(read_reply(&client.namespace, server.v4(), 80).unwrap(), format!("server {}", client.v4()));
-    assert_eq!(read_reply(&a.node, server.v4(), 80).unwrap(), "server 10.1.3.0", "from the node itself");
+    assert_eq!(read_reply(&client.namespace, server.address(), 80).unwrap(), format!("server {}", client.address()));
+    assert_eq!(read_reply(&a.node, server.address(), 80).unwrap(), "server 10.1.3.0", "from the node itself");
 
     // Services send to endpoints of both nodes, and to those of the other node alone.
     let rules = ServiceRules::open(a.service_options()).unwrap();
@@ -54,25 +54,25 @@ async fn pods_of_two_nodes_reach_each_other() {
         external_ips: vec![],
         load_balancer_ips: vec![],
         source_ranges: vec![],
-        endpoints: vec![Endpoint { address: server.v4(), port: 80, cluster: true, local: false }],
+        endpoints: vec![Endpoint { address: server.address(), port: 80, cluster: true, local: false }],
         affinity: Affinity::None,
         internal_policy: Policy::Cluster,
         external_policy: Policy::Cluster,
     };
     rules.apply(&[web]).await.unwrap();
     let service = "10.96.0.10".parse().unwrap();
-    assert_eq!(read_reply(&client.namespace, service, 8080).unwrap(), format!("server {}", client.v4()));
+    assert_eq!(read_reply(&client.namespace, service, 8080).unwrap(), format!("server {}", client.address()));
     assert_eq!(read_reply(&a.outside, NODE, 30080).unwrap(), "server 10.1.3.0", "a node port");
 
     // A second process adopts the tunnel, and removes what is no peer any more.
     drop(first);
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
     first.set_peers(&[peer(&b)]).await.unwrap();
-    assert_eq!(read_reply(&client.namespace, server.v4(), 80).unwrap(), format!("server {}", client.v4()));
+    assert_eq!(read_reply(&client.namespace, server.address(), 80).unwrap(), format!("server {}", client.address()));
     drop(first);
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
     first.set_peers(&[]).await.unwrap();
-    assert!(read_reply(&client.namespace, server.v4(), 80).is_err(), "the peer is gone");
+    assert!(read_reply(&client.namespace, server.address(), 80).is_err(), "the peer is gone");
     assert!(!a.ip(&a.node, "route").contains("10.1.4.0/24"));
     ServiceRules::purge(&a.service_options()).await.unwrap();
     drop((first, second));
@@ -119,7 +119,7 @@ async fn false_peers_are_skipped() {
     let [a, b] = pair();
     let network = PodNetwork::open(a.options.clone()).await.unwrap();
     let good = peer(&b);
-    let with = |range: &str, address: &str| Peer { range: range.parse().unwrap(), address: address.parse().unwrap() };
+    let with = |range: &str, address: &str| Peer { ranges: range.parse().unwrap(), address: address.parse().unwrap() };
     let bad = [
         with("10.1.3.0/24", "192.168.78.3"),
         with("10.1.0.0/16", "192.168.78.3"),

@@ -106,7 +106,8 @@ struct State {
 
 fn serve(port: u16) -> io::Result<()> {
     let signals = signals()?;
-    let listener = TcpListener::bind(("0.0.0.0", port))?;
+    // On the addresses of both families, if the pod has them.
+    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
     println!("listening on port {port} as {}", hostname());
     let state = Arc::new(State::default());
     {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Node;
-use network::{Cidr, Peer};
+use network::{Peer, Ranges};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
@@ -38,6 +38,8 @@ struct Metadata {
 struct Spec {
     #[serde(rename = "podCIDR")]
     pod_cidr: String,
+    #[serde(rename = "podCIDRs", deserialize_with = "client::informer::or_default")]
+    pod_cidrs: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -56,17 +58,20 @@ struct Address {
 }
 
 impl NodeNetwork {
-    /// The addresses of its pods. None if the node takes no part in the pod network of Kemudi, or has no range of IPv4 yet.
-    pub fn range(&self) -> Option<Cidr> {
+    /// The addresses of its pods. None if the node takes no part in the pod network of Kemudi, or has no ranges yet.
+    pub fn ranges(&self) -> Option<Ranges> {
         self.metadata.annotations.get(POD_NETWORK)?;
-        self.spec.pod_cidr.parse().ok()
+        match self.spec.pod_cidrs.as_slice() {
+            [] => self.spec.pod_cidr.parse().ok(),
+            all => all.join(",").parse().ok(),
+        }
     }
 
     fn peer(&self) -> Option<Peer> {
-        let range = self.range()?;
+        let ranges = self.ranges()?;
         let own = self.status.addresses.iter().filter(|a| a.kind == "InternalIP");
         let address = own.filter_map(|a| a.address.parse().ok()).next()?;
-        Some(Peer { range, address })
+        Some(Peer { ranges, address })
     }
 }
 

@@ -2,11 +2,11 @@
 
 use client::Meta;
 use client::informer::or_default;
-use network::{Affinity, Cidr, Endpoint, Policy, Protocol, ServicePort};
+use network::{Affinity, Cidr, Endpoint, Family, Policy, Protocol, ServicePort};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use crate::Reserved;
 use crate::health_check::Health;
@@ -31,6 +31,8 @@ struct Spec {
     r#type: String,
     #[serde(rename = "clusterIP")]
     cluster_ip: String,
+    #[serde(rename = "clusterIPs", deserialize_with = "or_default")]
+    cluster_ips: Vec<String>,
     #[serde(rename = "externalIPs")]
     external_ips: Vec<String>,
     ports: Vec<Port>,
@@ -161,21 +163,29 @@ pub fn desired<'a>(
     let mut taken: BTreeMap<&str, Taken> = BTreeMap::new();
     for (meta, service) in services {
         let spec = &service.spec;
-        let Ok(cluster_ip) = spec.cluster_ip.parse::<Ipv4Addr>() else { continue };
         let own = by_service.get(&(&*meta.namespace, &*meta.name)).into_iter().flatten();
         let own: Vec<Numbered> = own.map(|slice| Numbered::new(slice)).collect();
-        let (external_ips, load_balancer_ips) = (parsed(&spec.external_ips), balancers(service));
-        // Ranges of IPv6 match no address of IPv4; the API server stores no invalid ones.
-        let source_ranges: Vec<Cidr> = spec.load_balancer_source_ranges.iter().filter_map(|r| range(r)).collect();
-        let is_restricted = !spec.load_balancer_source_ranges.is_empty();
-        let load_balancer_ips = if is_restricted && source_ranges.is_empty() { Vec::new() } else { load_balancer_ips };
-        let addresses = external_ips.len() + load_balancer_ips.len() + source_ranges.len();
+        let (all_external, all_balancers) = (parsed(&spec.external_ips), balancers(service));
+        let all_ranges: Vec<Cidr> = spec.load_balancer_source_ranges.iter().filter_map(|r| range(r)).collect();
         let taken = taken.entry(&meta.namespace).or_default();
         let mut excess = Excess::default();
-        for port in &spec.ports {
+        // Each port in each family of the service.
+        let pairs = service.cluster_ips().into_iter().flat_map(|ip| spec.ports.iter().map(move |port| (ip, port)));
+        for (cluster_ip, port) in pairs {
+            let family = Family::of(cluster_ip);
+            let of_family = |all: &[IpAddr]| -> Vec<IpAddr> {
+                all.iter().copied().filter(|ip| Family::of(*ip) == family).collect()
+            };
+            let (external_ips, load_balancer_ips) = (of_family(&all_external), of_family(&all_balancers));
+            // Ranges of one family match no address of the other one; the API server stores no invalid ones.
+            let source_ranges: Vec<Cidr> = all_ranges.iter().copied().filter(|r| r.family() == family).collect();
+            let is_restricted = !spec.load_balancer_source_ranges.is_empty();
+            let load_balancer_ips =
+                if is_restricted && source_ranges.is_empty() { Vec::new() } else { load_balancer_ips };
+            let addresses = external_ips.len() + load_balancer_ips.len() + source_ranges.len();
             let Some(protocol) = protocol(&port.protocol) else { continue };
             let parts = taken.parts + 1 + addresses;
-            let found = PARTS.checked_sub(parts).map(|room| (room, endpoints(&own, port, location)));
+            let found = PARTS.checked_sub(parts).map(|room| (room, endpoints(&own, family, port, location)));
             let Some((endpoints, more)) = found.filter(|(room, (e, _))| e.len() <= *room).map(|(_, found)| found)
             else {
                 // Further ports are not read.
@@ -193,7 +203,7 @@ pub fn desired<'a>(
                     affinity = Affinity::None;
                 }
             }
-            let allowed = |all: &[Ipv4Addr]| -> Vec<Ipv4Addr> {
+            let allowed = |all: &[IpAddr]| -> Vec<IpAddr> {
                 all.iter().copied().filter(|ip| reserved.allows(*ip, protocol, port.port)).collect()
             };
             out.ports.push(ServicePort {
@@ -252,30 +262,38 @@ fn affinity(spec: &Spec) -> Affinity {
     Affinity::ClientIp(meta::time::seconds(seconds))
 }
 
-/// The addresses of IPv4 among these.
-fn parsed(addresses: &[String]) -> Vec<Ipv4Addr> {
+fn parsed(addresses: &[String]) -> Vec<IpAddr> {
     addresses.iter().filter_map(|ip| ip.parse().ok()).collect()
 }
 
-/// A range of IPv4 addresses. Bits beyond the length are ignored.
+/// A range of addresses. Bits beyond the length are ignored.
 pub(crate) fn range(text: &str) -> Option<Cidr> {
     let (address, length) = text.trim().split_once('/')?;
-    let length: u8 = length.parse().ok()?;
-    (length <= 32).then_some(Cidr::around(address.parse().ok()?, length))
+    let (address, length): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
+    (length <= Family::of(address).bits()).then(|| Cidr::around(address, length))
 }
 
 /// The addresses of the service's load balancer for which nodes receive packets: those of one that forwards connections by itself
 /// (`ipMode: Proxy`) lead to the balancer.
-fn balancers(service: &View) -> Vec<Ipv4Addr> {
+fn balancers(service: &View) -> Vec<IpAddr> {
     let balanced = service.spec.r#type == "LoadBalancer";
     let ingress = service.status["loadBalancer"]["ingress"].as_array().filter(|_| balanced);
     let to_nodes = ingress.into_iter().flatten().filter(|i| i["ipMode"] != "Proxy");
     to_nodes.filter_map(|i| i["ip"].as_str()?.parse().ok()).collect()
 }
 
+impl View {
+    /// The addresses of the service, at most one of each family; none of a headless service.
+    fn cluster_ips(&self) -> Vec<IpAddr> {
+        let Ok(first) = self.spec.cluster_ip.parse::<IpAddr>() else { return Vec::new() };
+        let others = parsed(&self.spec.cluster_ips);
+        std::iter::once(first).chain(others.into_iter().find(|ip| Family::of(*ip) != Family::of(first))).collect()
+    }
+}
+
 impl Slice {
-    /// All addresses of IPv4 with all port numbers.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = (Ipv4Addr, u16)> {
+    /// All addresses with all port numbers.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         let all = self.endpoints.iter().flatten().flat_map(|e| &e.addresses).filter_map(|a| a.parse().ok());
         let ports = || self.ports.iter().flatten().filter_map(|p| u16::try_from(p.port?).ok());
         all.flat_map(move |address| ports().map(move |port| (address, port)))
@@ -299,21 +317,24 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The number of ready endpoints on a node.
+/// The number of ready endpoints on a node: those of one family, if a service has both.
 fn ready_here(slices: &[Numbered], node: &str) -> usize {
     let all = slices.iter().flat_map(|s| s.slice.endpoints.iter().flatten());
     let here = all.filter(|e| e.conditions.ready.unwrap_or(true) && e.node_name.as_deref() == Some(node));
-    here.filter_map(|e| e.addresses.first()).collect::<BTreeSet<_>>().len()
+    let addresses: BTreeSet<&String> = here.filter_map(|e| e.addresses.first()).collect();
+    let of_v6 = addresses.iter().filter(|address| address.contains(':')).count();
+    of_v6.max(addresses.len() - of_v6)
 }
 
-/// The endpoints of a port, and the number of those left out.
-fn endpoints(slices: &[Numbered], port: &Port, location: Location) -> (Vec<Endpoint>, usize) {
+/// The endpoints of a port in a family, and the number of those left out.
+fn endpoints(slices: &[Numbered], family: Family, port: &Port, location: Location) -> (Vec<Endpoint>, usize) {
     let mut candidates = Vec::new();
     for Numbered { slice, numbers } in slices {
         let number = numbers.get(&(&*port.name, &*port.protocol)).and_then(|n| u16::try_from((*n)?).ok());
         let Some(number) = number.filter(|n| *n > 0) else { continue };
         for (index, e) in slice.endpoints.iter().flatten().enumerate() {
-            let Some(address) = e.addresses.first().and_then(|a| a.parse().ok()) else { continue };
+            let address = e.addresses.first().and_then(|a| a.parse().ok());
+            let Some(address) = address.filter(|a| Family::of(*a) == family) else { continue };
             let c = &e.conditions;
             let is_ready = c.ready.unwrap_or(true);
             if is_ready || c.serving.unwrap_or(false) && c.terminating.unwrap_or(false) {
@@ -363,7 +384,7 @@ mod tests {
         )
         .unwrap();
         let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
-        endpoints(&[Numbered::new(&slice)], &port, HERE).0.iter().map(|e| e.address.to_string()).collect()
+        endpoints(&[Numbered::new(&slice)], Family::V4, &port, HERE).0.iter().map(|e| e.address.to_string()).collect()
     }
 
     #[test]
@@ -381,8 +402,8 @@ mod tests {
         let health = Health { namespace: "x".into(), name: "s00".into(), local_endpoints: 1 };
         assert_eq!(found.health_checks, [(31000, health)].into());
         let port = &found.ports[0];
-        assert_eq!(port.load_balancer_ips, ["10.97.0.1", "10.97.0.2"].map(|a| a.parse::<Ipv4Addr>().unwrap()));
-        assert_eq!(port.external_ips, [Ipv4Addr::new(198, 51, 100, 1)]);
+        assert_eq!(port.load_balancer_ips, ["10.97.0.1", "10.97.0.2"].map(|a| a.parse::<IpAddr>().unwrap()));
+        assert_eq!(port.external_ips, ["198.51.100.1".parse::<IpAddr>().unwrap()]);
         assert_eq!(port.source_ranges, ["192.0.2.0/24".parse().unwrap()]);
         views[0].1.spec.load_balancer_source_ranges = vec!["fd00::/64".into()];
         assert!(check(&views).ports[0].load_balancer_ips.is_empty(), "no address of IPv4 may connect");
@@ -399,7 +420,7 @@ mod tests {
         {
             let slice = json!({"endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": number}]});
             let slice: Slice = serde_json::from_value(slice).unwrap();
-            assert_eq!(endpoints(&[Numbered::new(&slice)], &port, HERE).0.len(), reached, "{number}");
+            assert_eq!(endpoints(&[Numbered::new(&slice)], Family::V4, &port, HERE).0.len(), reached, "{number}");
         }
     }
 
@@ -427,15 +448,15 @@ mod tests {
         let slices: Vec<Slice> = (0..12).map(|n| serde_json::from_value(slice_of(n, 100 + n * 10)).unwrap()).collect();
         let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
         let all: Vec<Numbered> = slices.iter().map(Numbered::new).collect();
-        let (taken, more) = endpoints(&all, &port, HERE);
+        let (taken, more) = endpoints(&all, Family::V4, &port, HERE);
         assert_eq!((taken.len(), more), (ENDPOINTS, 12 * 100 + 660 - ENDPOINTS));
         assert_eq!(taken.iter().filter(|e| e.local).count(), 12, "those of this node");
         for n in 0..12 {
-            let own = taken.iter().filter(|e| e.address.octets()[2] == n).count();
+            let own = taken.iter().filter(|e| e.address.to_string().starts_with(&format!("172.16.{n}."))).count();
             assert!((80..90).contains(&own), "{own} of slice {n}");
         }
         let other_order: Vec<Numbered> = slices.iter().rev().map(Numbered::new).collect();
-        assert_eq!(endpoints(&other_order, &port, HERE).0, taken);
+        assert_eq!(endpoints(&other_order, Family::V4, &port, HERE).0, taken);
     }
 
     /// Services `s00`, `s01`… of a namespace, each with a slice of so many endpoints.
@@ -513,5 +534,40 @@ mod tests {
             let found: usize = desired.ports.iter().map(|p| p.endpoints.len()).sum();
             assert_eq!((desired.ports.len(), found), (ports, endpoints), "{label} {on_slice}");
         }
+    }
+
+    #[test]
+    fn a_service_of_both_families_has_rules_in_each() {
+        let spec = json!({"type": "LoadBalancer", "clusterIP": "fd00:10:96::9", "clusterIPs": ["fd00:10:96::9", "10.96.0.9"],
+            "externalIPs": ["198.51.100.1", "2001:db8::1"], "loadBalancerSourceRanges": ["2001:db8::/32"],
+            "ports": [{"name": "a", "protocol": "TCP", "port": 80, "nodePort": 30080}]});
+        let (mut views, mut slices) = services("x", 1, &spec, 2);
+        let ingress = json!([{"ip": "10.97.0.1"}, {"ip": "fd00:10:97::1"}]);
+        views[0].1.status = json!({"loadBalancer": {"ingress": ingress}});
+        let mut other = slices[0].clone();
+        other.0.name = "s00-v6".into();
+        other.1 = serde_json::from_value(
+            json!({"endpoints": [{"addresses": ["fd00::7"]}], "ports": [{"name": "a", "port": 8080}]}),
+        )
+        .unwrap();
+        slices.push(other);
+        let found =
+            desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), HERE, &Reserved::default());
+        let texts = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
+        let shown: Vec<_> = found
+            .ports
+            .iter()
+            .map(|p| {
+                let ends: Vec<IpAddr> = p.endpoints.iter().map(|e| e.address).collect();
+                let outer = format!("{} {}", texts(&p.external_ips), texts(&p.load_balancer_ips));
+                (p.cluster_ip.to_string(), outer, texts(&ends), p.source_ranges.len(), p.node_port)
+            })
+            .collect();
+        let v6 =
+            ("fd00:10:96::9".to_owned(), "2001:db8::1 fd00:10:97::1".to_owned(), "fd00::7".to_owned(), 1, Some(30080));
+        // No client of IPv4 may use the load balancer.
+        let v4 =
+            ("10.96.0.9".to_owned(), "198.51.100.1 ".to_owned(), "172.16.0.0 172.16.0.1".to_owned(), 0, Some(30080));
+        assert_eq!(shown, [v6, v4]);
     }
 }

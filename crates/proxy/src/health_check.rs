@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use supervisor::Shutdown;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -80,7 +80,12 @@ impl HealthChecks {
                 });
                 continue;
             }
-            let listener = match TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).await {
+            // On the addresses of both families, if the machine has them.
+            let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port)).await {
+                Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).await,
+                both => both,
+            };
+            let listener = match listener {
                 Ok(listener) => listener,
                 Err(error) => {
                     let service = format!("{}/{}", health.namespace, health.name);

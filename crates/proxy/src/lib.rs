@@ -2,7 +2,7 @@
 //!
 //! [`desired()`] is a pure function from objects of the API to rules; [`run`] applies them, many changes in one transaction. The rules
 //! of a namespace are limited: what exceeds the limits is left out, and logged. Left out: session affinity for more than client
-//! addresses, IPv6.
+//! addresses.
 
 mod desired;
 mod health_check;

@@ -7,7 +7,7 @@ use client::informer::or_default;
 use network::Protocol;
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// The port of kubelet, if a node does not report one.
 const KUBELET: u16 = 10_250;
@@ -50,7 +50,7 @@ struct KubeletEndpoint {
 
 /// The reserved addresses and ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reserved(BTreeSet<(Ipv4Addr, Protocol, u16)>);
+pub struct Reserved(BTreeSet<(IpAddr, Protocol, u16)>);
 
 impl Reserved {
     /// Of all nodes, and of the API server by the slices of its service (`default/kubernetes`).
@@ -75,7 +75,7 @@ impl Reserved {
     }
 
     /// Whether a service may receive packets for an address and port.
-    pub fn allows(&self, address: Ipv4Addr, protocol: Protocol, port: u16) -> bool {
+    pub fn allows(&self, address: IpAddr, protocol: Protocol, port: u16) -> bool {
         !self.0.contains(&(address, protocol, port))
     }
 }

@@ -2,7 +2,7 @@
 //! `pkg/proxy/topology.go`).
 
 use network::Endpoint;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// The node and its zone.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub struct Candidate<'a> {
     /// Its index in the slice.
     pub index: usize,
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its port.
     pub port: u16,
     /// Whether it is on this node.
@@ -97,7 +97,7 @@ mod tests {
         let hints: Vec<_> = candidates.iter().map(|(_, _, zones, nodes)| (hint(zones), hint(nodes))).collect();
         let candidate = |(i, (node, is_ready, ..)): (usize, &(&str, bool, &str, &str))| Candidate {
             index: i,
-            address: Ipv4Addr::new(10, 0, 0, u8::try_from(i).unwrap()),
+            address: [10, 0, 0, u8::try_from(i).unwrap()].into(),
             port: 80,
             is_local: *node == "n",
             is_ready: *is_ready,

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use client::Meta;
 use client::informer::Labels;
@@ -24,8 +24,8 @@ struct Cluster {
 /// A connection, as one end sees it.
 #[derive(Clone, Copy, Debug)]
 struct Connection {
-    from: Ipv4Addr,
-    to: Ipv4Addr,
+    from: IpAddr,
+    to: IpAddr,
     protocol: Protocol,
     port: u16,
 }
@@ -40,7 +40,7 @@ fn meta(o: &Value) -> Meta {
 
 impl Cluster {
     /// The desired rules of a node with these pods.
-    fn desired(&self, local: &BTreeMap<String, Ipv4Addr>) -> Desired {
+    fn desired(&self, local: &BTreeMap<String, Vec<IpAddr>>) -> Desired {
         let policies: Vec<(Meta, Policy)> =
             self.policies.iter().map(|p| (meta(p), serde_json::from_value(p.clone()).unwrap())).collect();
         let pods: Vec<(Meta, Pod)> =
@@ -56,12 +56,12 @@ impl Cluster {
     }
 
     /// The addresses of all pods, as if they were on one node.
-    fn addresses(&self) -> BTreeMap<String, Ipv4Addr> {
-        let address = |p: &Value| p["status"]["podIP"].as_str().unwrap().parse().unwrap();
+    fn addresses(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        let address = |p: &Value| vec![p["status"]["podIP"].as_str().unwrap().parse().unwrap()];
         self.pods.iter().map(|p| (p["metadata"]["uid"].as_str().unwrap().to_owned(), address(p))).collect()
     }
 
-    fn pod_at(&self, address: Ipv4Addr) -> Option<&Value> {
+    fn pod_at(&self, address: IpAddr) -> Option<&Value> {
         self.pods.iter().find(|p| p["status"]["podIP"] == address.to_string())
     }
 
@@ -93,7 +93,7 @@ impl Cluster {
         by_peer && by_port
     }
 
-    fn peer_matches(&self, namespace: &Value, peer: &Value, address: Ipv4Addr) -> bool {
+    fn peer_matches(&self, namespace: &Value, peer: &Value, address: IpAddr) -> bool {
         if peer["ipBlock"].is_object() {
             let within = |cidr: &Value| cidr.as_str().unwrap().parse::<Cidr>().unwrap().contains(address);
             let excepted = peer["ipBlock"]["except"].as_array().into_iter().flatten().any(within);
@@ -294,12 +294,12 @@ proptest! {
         let addresses = cluster.addresses();
         let desired = cluster.desired(&addresses);
         prop_assert_eq!(desired.pods.len(), cluster.pods.len());
-        let elsewhere = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(10, 1, 0, 200), Ipv4Addr::new(198, 51, 100, 1)];
+        let elsewhere = ["192.0.2.1", "10.1.0.200", "198.51.100.1"].map(|a| vec![a.parse::<IpAddr>().unwrap()]);
         for (uid, own) in &addresses {
-            let pod = cluster.pod_at(*own).unwrap();
+            let pod = cluster.pod_at(own[0]).unwrap();
             for other in addresses.values().chain(&elsewhere) {
                 for (protocol, port) in [(Protocol::Tcp, 80), (Protocol::Tcp, 82), (Protocol::Udp, 80), (Protocol::Udp, 81), (Protocol::Sctp, 80)] {
-                    for (direction, from, to) in [("ingress", *other, *own), ("egress", *own, *other)] {
+                    for (direction, from, to) in [("ingress", other[0], own[0]), ("egress", own[0], other[0])] {
                         let c = Connection { from, to, protocol, port };
                         prop_assert_eq!(
                             rules_allow(&desired.pods[uid], direction, c), cluster.allows(direction, pod, c),
@@ -324,12 +324,12 @@ fn from_x() -> Value {
 }
 
 fn allowed(cluster: &Cluster, local: &[(&str, &str)]) -> Vec<String> {
-    let local = local.iter().map(|(uid, address)| ((*uid).to_owned(), address.parse().unwrap())).collect();
+    let local = local.iter().map(|(uid, address)| ((*uid).to_owned(), vec![address.parse().unwrap()])).collect();
     let desired = cluster.desired(&local);
     let rules = desired.pods["server"].ingress.clone().unwrap();
     let Peers::These(peers) = &rules[0].peers else { panic!("{rules:?}") };
     let Peer::Pods(set) = &peers[0] else { panic!("{peers:?}") };
-    set.addresses.iter().map(Ipv4Addr::to_string).collect()
+    set.addresses.iter().map(IpAddr::to_string).collect()
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn names_of_sets_stay_while_pods_change() {
         pods: vec![pod("server", "n", &json!({}), "10.1.0.2")],
         policies: vec![from_x()],
     };
-    let local = BTreeMap::from([("server".to_owned(), Ipv4Addr::new(10, 1, 0, 2))]);
+    let local = BTreeMap::from([("server".to_owned(), vec![[10, 1, 0, 2].into()])]);
     let set = |cluster: &Cluster| {
         let rules = cluster.desired(&local).pods["server"].ingress.clone().unwrap();
         let Peers::These(peers) = &rules[0].peers else { panic!() };
@@ -463,7 +463,7 @@ fn static_pods_have_the_policies_of_their_mirrors() {
         ],
     };
     let local = [("static", "10.0.0.1"), ("normal", "10.0.0.2"), ("unknown", "10.0.0.3")];
-    let local = local.into_iter().map(|(uid, address)| (uid.to_owned(), address.parse().unwrap())).collect();
+    let local = local.into_iter().map(|(uid, address)| (uid.to_owned(), vec![address.parse().unwrap()])).collect();
     let desired = cluster.desired(&local);
     assert_eq!(desired.pods.keys().collect::<Vec<_>>(), ["normal", "static"]);
     for (uid, policy) in &desired.pods {

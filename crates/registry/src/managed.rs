@@ -56,7 +56,7 @@ fn with_context<T>(
 }
 
 pub async fn on_create(registry: &Registry, request: &Request, object: &mut Object, options: &WriteOptions) {
-    if options.applied {
+    if options.untracked {
         return;
     }
     let empty = request.resource.empty();
@@ -100,7 +100,7 @@ fn track(
     old: &Object,
     options: &WriteOptions,
 ) {
-    if options.applied {
+    if options.untracked {
         return;
     }
     match &options.through {

@@ -7,8 +7,9 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// The `fieldManager` parameter, or else the user agent up to the first slash.
     pub manager: String,
-    /// The object comes from server-side apply, which has already set the managers.
-    pub applied: bool,
+    /// Managed fields stay as they are: server-side apply has set them already, or the write is one of those that upstream does not
+    /// track (bindings, the condition of an eviction).
+    pub untracked: bool,
     /// The write goes through a subresource for one field of the object (`scale`).
     pub through: Option<(&'static str, Vec<String>)>,
 }
@@ -17,6 +18,12 @@ impl WriteOptions {
     /// A plain write by a manager.
     pub fn by(manager: &str) -> WriteOptions {
         WriteOptions { manager: manager.into(), ..WriteOptions::default() }
+    }
+
+    /// The same write, without a trace in managed fields.
+    #[must_use]
+    pub fn untracked(&self) -> WriteOptions {
+        WriteOptions { untracked: true, ..self.clone() }
     }
 }
 

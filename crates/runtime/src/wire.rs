@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::cmsg_space;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixCredentials, recv, recvmsg, sendmsg};
 
 /// Largest packet either side sends.
 pub const MAX_PACKET: usize = 160 * 1024;
@@ -25,11 +25,25 @@ pub fn send(socket: BorrowedFd, bytes: &[u8], fds: &[RawFd], flags: MsgFlags) ->
     }
 }
 
-/// Receives one packet into `buffer`. Returns its length (0: the other side is gone) and its descriptors.
-pub fn receive(socket: BorrowedFd, buffer: &mut [u8], flags: MsgFlags) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let packet = receive_into(socket, buffer, flags, cmsg_space!([RawFd; MAX_FDS]))?;
-    let packet = packet.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "packet too large"))?;
-    Ok((packet.length, packet.fds))
+/// Receives one packet (empty: the other side is gone) and its descriptors. Memory is allocated for what has arrived, not for what
+/// might: an agent waits for packets of every pod.
+pub fn receive(socket: BorrowedFd, flags: MsgFlags) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let too_large = || io::Error::new(io::ErrorKind::InvalidData, "packet too large");
+    let peek = flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+    let length = loop {
+        match recv(socket.as_raw_fd(), &mut [], peek) {
+            Ok(length) => break length,
+            Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    };
+    if length > MAX_PACKET {
+        return Err(too_large());
+    }
+    let mut buffer = vec![0; length];
+    let packet = receive_into(socket, &mut buffer, flags, cmsg_space!([RawFd; MAX_FDS]))?.ok_or_else(too_large)?;
+    buffer.truncate(packet.length);
+    Ok((buffer, packet.fds))
 }
 
 /// A packet, and who sent it.

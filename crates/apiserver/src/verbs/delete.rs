@@ -11,10 +11,19 @@ use crate::content;
 use crate::listing::Listing;
 use crate::{Server, path::Query};
 use auth::Decision;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt};
 use http::Response;
 use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
-use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Propagation, Request, Resource};
+use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Propagation, Request, Resource, WriteOptions};
+use std::pin::pin;
 use std::sync::Arc;
+use store::Entry;
+use stored::in_place::LARGE;
+
+/// How many objects of a collection are deleted at a time: they share a write to the disk. Large ones are deleted one after the other,
+/// because they take memory.
+const AT_A_TIME: usize = 32;
 
 pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let mut options = options(call)?;
@@ -85,29 +94,52 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     let mut deleted = Listing::new(&call.negotiated, list, "items");
     // Skips unreadable objects, reports them, and deletes the others.
     let mut failed = server.registry.check_readable(&request).err();
-    for e in &page.entries {
-        let one = Request {
-            user: request.user.clone(),
-            resource: row.clone(),
-            subresource: String::new(),
-            namespace: e.key.namespace.to_string(),
-            name: e.key.name.to_string(),
-        };
-        let admit = Admission::new(server, call, &one, &write);
-        match server.registry.delete(&one, &options, &admit).await {
+    let large = page.entries.iter().any(|e| e.value.len() >= LARGE);
+    let collection = Collection { server, call, request: &request, options: &options, write: &write };
+    let deletions = stream::iter(page.entries.iter().cloned()).map(|e| collection.delete(e));
+    let mut deletions = pin!(deletions.buffered(if large { 1 } else { AT_A_TIME }));
+    while let Some((e, done)) = deletions.next().await {
+        match done {
             Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(vec![o.into_value()])?,
             // Another request deleted it first.
             Err(s) if s.is(meta::Reason::NotFound) => {}
-            Err(s) if stored::encode::decode(e).is_err() => failed = failed.or(Some(s)),
+            Err(s) if stored::encode::decode(&e).is_err() => failed = failed.or(Some(s)),
             Err(s) => return Err(s),
         }
-        tokio::task::yield_now().await;
     }
     if let Some(s) = failed {
         return Err(s);
     }
     let (media, body) = deleted.finish();
     Ok(bytes(200, media, body))
+}
+
+/// A deletion of many objects.
+#[derive(Clone, Copy)]
+struct Collection<'a> {
+    server: &'a Arc<Server>,
+    call: &'a Call,
+    request: &'a Request,
+    options: &'a DeleteOptions,
+    write: &'a WriteOptions,
+}
+
+impl<'a> Collection<'a> {
+    fn delete(self, e: Arc<Entry>) -> BoxFuture<'a, (Arc<Entry>, Result<Deleted, Status>)> {
+        Box::pin(async move {
+            let one = Request {
+                user: self.request.user.clone(),
+                resource: self.request.resource.clone(),
+                subresource: String::new(),
+                namespace: e.key.namespace.to_string(),
+                name: e.key.name.to_string(),
+            };
+            let admit = Admission::new(self.server, self.call, &one, self.write);
+            let done = self.server.registry.delete(&one, self.options, &admit).await;
+            tokio::task::yield_now().await;
+            (e, done)
+        })
+    }
 }
 
 /// Rejects a body of another kind: a client that sends an object instead of options does not intend a deletion with

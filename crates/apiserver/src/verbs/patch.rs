@@ -133,7 +133,7 @@ pub(super) struct Applied<'a> {
 
 /// Decodes an applied configuration and its options.
 pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOptions, Applied<'a>), Status> {
-    let options = WriteOptions { applied: true, ..write_options(call)? };
+    let options = write_options(call)?.untracked();
     let manager = call.query.get("fieldManager");
     if manager.is_empty() {
         let e = FieldError::required(&FieldPath::new("fieldManager"), "is required for apply patch");

@@ -2,7 +2,9 @@
 
 use super::{Regarding, Severity};
 use jiff::Timestamp;
+use lru::LruCache;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 
 /// Different messages with one reason before they are aggregated, and seconds for which they are remembered.
 const SIMILAR: usize = 10;
@@ -11,7 +13,7 @@ const SIMILAR_SECONDS: i64 = 600;
 const BURST: f64 = 25.0;
 const REFILL_SECONDS: f64 = 300.0;
 /// Maximum number of entries of each kind that are remembered.
-const REMEMBERED: usize = 4096;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 #[derive(Clone, Debug)]
 pub(super) struct Event {
@@ -42,7 +44,6 @@ type Same = (Similar, String);
 struct Counted {
     count: u32,
     first: Timestamp,
-    last: Timestamp,
     name: Option<String>,
 }
 
@@ -51,21 +52,20 @@ struct Messages {
     last: Timestamp,
 }
 
-#[derive(Default)]
+/// What was seen lately. Each cache drops the entry that was used longest ago.
 pub(super) struct Correlator {
-    similar: BTreeMap<Similar, Messages>,
-    counted: BTreeMap<Same, Counted>,
-    tokens: BTreeMap<Regarding, (f64, Timestamp)>,
+    similar: LruCache<Similar, Messages>,
+    counted: LruCache<Same, Counted>,
+    tokens: LruCache<Regarding, (f64, Timestamp)>,
 }
 
-/// Makes room for a key by evicting the least recently updated entry.
-fn make_room<K: Ord + Clone, V>(m: &mut BTreeMap<K, V>, key: &K, last: impl Fn(&V) -> Timestamp) {
-    if m.len() < REMEMBERED || m.contains_key(key) {
-        return;
-    }
-    let oldest = m.iter().min_by_key(|(_, v)| last(v)).map(|(k, _)| k.clone());
-    if let Some(oldest) = oldest {
-        m.remove(&oldest);
+impl Default for Correlator {
+    fn default() -> Self {
+        Self {
+            similar: LruCache::new(REMEMBERED),
+            counted: LruCache::new(REMEMBERED),
+            tokens: LruCache::new(REMEMBERED),
+        }
     }
 }
 
@@ -80,9 +80,7 @@ impl Correlator {
         about.resource_version.clear();
         let similar: Similar = (about.clone(), event.severity, event.reason.clone(), event.action.clone());
 
-        make_room(&mut self.similar, &similar, |m| m.last);
-        let m =
-            self.similar.entry(similar.clone()).or_insert_with(|| Messages { seen: BTreeSet::new(), last: event.at });
+        let m = self.similar.get_or_insert_mut(similar.clone(), || Messages { seen: BTreeSet::new(), last: event.at });
         if seconds(m.last, event.at) > SIMILAR_SECONDS as f64 {
             m.seen.clear();
         }
@@ -96,16 +94,12 @@ impl Correlator {
         }
 
         let key: Same = (similar, same);
-        make_room(&mut self.counted, &key, |c| c.last);
-        let new = Counted { count: 0, first: event.at, last: event.at, name: None };
-        let c = self.counted.entry(key.clone()).or_insert(new);
+        let c = self.counted.get_or_insert_mut(key.clone(), || Counted { count: 0, first: event.at, name: None });
         c.count += 1;
-        c.last = event.at;
         let send = Send { count: c.count, first: c.first, name: c.name.clone(), event, key };
 
         about.field_path.clear();
-        make_room(&mut self.tokens, &about, |(_, last)| *last);
-        let (tokens, last) = self.tokens.entry(about).or_insert((BURST, send.event.at));
+        let (tokens, last) = self.tokens.get_or_insert_mut(about, || (BURST, send.event.at));
         *tokens = (*tokens + seconds(*last, send.event.at).max(0.0) / REFILL_SECONDS).min(BURST);
         *last = send.event.at;
         if *tokens < 1.0 {
@@ -117,7 +111,7 @@ impl Correlator {
 
     /// Records the name under which the event was written.
     pub fn sent(&mut self, send: &Send, name: String) {
-        if let Some(c) = self.counted.get_mut(&send.key) {
+        if let Some(c) = self.counted.peek_mut(&send.key) {
             c.name = Some(name);
         }
     }
@@ -188,10 +182,11 @@ mod tests {
         for second in 0..25 {
             assert!(c.correlate(about_object(-1, second)).is_some());
         }
-        for i in 0..REMEMBERED as i64 + 200 {
+        for i in 0..REMEMBERED.get() as i64 + 200 {
             assert!(c.correlate(about_object(i, 30)).is_some());
             assert_eq!(c.correlate(about_object(-1, 30 + i / 1000)).map(|s| s.count), None, "{i}");
         }
-        assert!(c.similar.len() <= REMEMBERED && c.counted.len() <= REMEMBERED && c.tokens.len() <= REMEMBERED);
+        let most = REMEMBERED.get();
+        assert!(c.similar.len() <= most && c.counted.len() <= most && c.tokens.len() <= most);
     }
 }

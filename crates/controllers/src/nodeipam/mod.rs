@@ -118,7 +118,7 @@ fn nodes() -> ApiResource {
 /// the service account of that name. No node gets a part of `reserved`.
 pub fn start(
     options: Options,
-    reserved: Option<Cidr>,
+    reserved: Vec<Cidr>,
     shared: &crate::Options,
     component: &Component,
     client_for: &dyn Fn(&str) -> Client,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -176,7 +176,8 @@ impl Machine {
     }
 
     /// The answer of an HTTP server.
-    pub fn get(&self, address: Ipv4Addr, port: u16, path: &str) -> std::io::Result<String> {
+    pub fn get(&self, address: impl Into<IpAddr>, port: u16, path: &str) -> std::io::Result<String> {
+        let address = address.into();
         network::namespace::run_in(Some(&self.path()), || {
             let mut stream = TcpStream::connect_timeout(&SocketAddr::from((address, port)), Duration::from_secs(3))?;
             stream.set_read_timeout(Some(Duration::from_secs(3)))?;
@@ -198,6 +199,7 @@ impl Machine {
         look("device", self.ip("-o link"), &|l| !l.contains(": lo:"));
         look("rules", run(self.command("nft").args(["list", "tables"])), &|_| true);
         look("route", self.ip("route show table all"), &|l| !l.contains("dev lo"));
+        look("route", self.ip("-6 route show table all"), &|l| !l.contains("dev lo"));
         look("process", run(Command::new("ps").args(["-eo", "pid,args"])), &|l| {
             l.contains(&data) && !l.contains("ps -eo")
         });

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 mod cni;
+mod dual_stack;
 mod egress;
 mod machine;
 mod pressure;
@@ -317,7 +318,7 @@ fn a_machine_joins() {
     let want: BTreeSet<String> = web.iter().map(|(name, ..)| name.clone()).collect();
     let mut seen = BTreeSet::new();
     server.eventually("both pods answer", || {
-        seen.extend(server.get(address.parse().unwrap(), 30080, "/hostname"));
+        seen.extend(server.get(address.parse::<Ipv4Addr>().unwrap(), 30080, "/hostname"));
         want.is_subset(&seen).then_some(())
     });
     let there = web.iter().find(|p| p.1 == "second").unwrap().0.clone();

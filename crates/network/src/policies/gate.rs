@@ -1,7 +1,7 @@
 //! The pods of the node, between their network and the rules for network policies.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Pods {
     /// Grows with every change.
     pub version: u64,
-    /// Pod id → address.
-    pub pods: BTreeMap<String, Ipv4Addr>,
+    /// Pod id → addresses.
+    pub pods: BTreeMap<String, Vec<IpAddr>>,
 }
 
 /// The pods whose rules are in the kernel.
@@ -47,7 +47,7 @@ pub struct PodGate {
 
 impl PodGate {
     /// An open gate with the pods of an earlier process.
-    pub(crate) fn new(pods: BTreeMap<String, Ipv4Addr>) -> PodGate {
+    pub(crate) fn new(pods: BTreeMap<String, Vec<IpAddr>>) -> PodGate {
         let current = Pods { version: 1, pods };
         let state = State { closed: false, current, applied: 0, covered: Covered::These(BTreeSet::new()) };
         PodGate { state: watch::Sender::new(state) }
@@ -78,9 +78,10 @@ impl PodGate {
     }
 
     /// Adds a pod, and waits for its rules. Errors after some seconds.
-    pub(crate) async fn admit(&self, pod: &str, address: Ipv4Addr) -> Result<()> {
+    pub(crate) async fn admit(&self, pod: &str, addresses: &[IpAddr]) -> Result<()> {
         self.state.send_if_modified(|s| {
-            let is_new = s.current.pods.insert(pod.to_owned(), address) != Some(address);
+            let before = s.current.pods.insert(pod.to_owned(), addresses.to_vec());
+            let is_new = before.as_deref() != Some(addresses);
             s.current.version += u64::from(is_new);
             is_new
         });
@@ -123,11 +124,11 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    const A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+    const A: &[IpAddr] = &[IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 2))];
 
     #[tokio::test(start_paused = true)]
     async fn pods_wait_for_their_rules() {
-        let gate = Arc::new(PodGate::new([("old".to_owned(), A)].into()));
+        let gate = Arc::new(PodGate::new([("old".to_owned(), A.to_vec())].into()));
         gate.admit("early", A).await.unwrap();
         gate.close();
         assert!(matches!(gate.admit("a", A).await, Err(Error::Policies)));

@@ -1,6 +1,6 @@
 //! Network policies by nftables: computes small transactions from the desired rules of the node's pods.
 //!
-//! One table per node, in the path of forwarded packets. Two maps, one per direction, have an entry for every pod of the node: an
+//! One table per node and family, in the path of forwarded packets. Two maps, one per direction, have an entry for every pod of the node: an
 //! isolated pod has a chain, which pods with equal rules share; any other pod passes. A chain looks up peers in sets of addresses, so
 //! a pod that comes or goes changes elements of sets only. Packets of connections that were once allowed pass without a lookup.
 //! Packets between a pod and its own node do not pass this hook and are always allowed, as the API demands.
@@ -13,7 +13,7 @@ mod gate;
 mod render;
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 
 pub use gate::{PodGate, Pods};
 
-use crate::address::Cidr;
+use crate::address::{Cidr, Family};
 use crate::conntrack::forget_pods;
 use crate::protocol::Protocol;
 use crate::ruleset::Ruleset;
@@ -33,7 +33,7 @@ pub struct AddressSet {
     /// Derived from the selector: unique, and the same while the pods change.
     pub name: String,
     /// The addresses.
-    pub addresses: BTreeSet<Ipv4Addr>,
+    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// The ports of pods that a name of a port and a selector select.
@@ -42,7 +42,7 @@ pub struct EndpointSet {
     /// As that of an [`AddressSet`].
     pub name: String,
     /// Address, protocol and port.
-    pub endpoints: BTreeSet<(Ipv4Addr, Protocol, u16)>,
+    pub endpoints: BTreeSet<(IpAddr, Protocol, u16)>,
 }
 
 /// A range of addresses.
@@ -105,8 +105,8 @@ pub struct Rule {
 /// rules allows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPolicy {
-    /// The address of the pod.
-    pub address: Ipv4Addr,
+    /// The addresses of the pod.
+    pub addresses: Vec<IpAddr>,
     /// For connections to the pod; none if it is not isolated.
     pub ingress: Option<Vec<Arc<Rule>>>,
     /// For connections from the pod; none if it is not isolated.
@@ -120,17 +120,19 @@ pub struct Options {
     pub id: String,
     /// The network namespace of the node; none for that of this process.
     pub node_namespace: Option<PathBuf>,
+    /// The families of pods.
+    pub families: Vec<Family>,
     /// The bridge of the pods ([`crate::Options::bridge`]).
     pub bridge: String,
     /// The address of the cluster's DNS service. Its servers are part of the nodes, so all pods may reach them.
-    pub dns: Option<Ipv4Addr>,
+    pub dns: Option<IpAddr>,
 }
 
 /// The rules for network policies on one node.
 pub struct PolicyRules {
     options: Options,
     /// None if the applied state is unknown, and then all of it is replaced.
-    applied: Mutex<Option<Ruleset>>,
+    applied: Mutex<Option<Vec<Ruleset>>>,
 }
 
 impl PolicyRules {
@@ -141,7 +143,7 @@ impl PolicyRules {
     }
 
     /// Forgets the connections of pods that are gone, on this node: connections that were allowed to go on are those of their addresses.
-    pub async fn forget_connections(&self, pods: BTreeSet<Ipv4Addr>) {
+    pub async fn forget_connections(&self, pods: BTreeSet<IpAddr>) {
         if pods.is_empty() {
             return;
         }
@@ -158,7 +160,10 @@ impl PolicyRules {
     /// Applies the rules of all pods of the node; without them (`None`) everything is allowed. After an error the next call replaces
     /// all rules.
     pub async fn apply(&self, pods: Option<&[PodPolicy]>) -> Result<()> {
-        let desired = pods.map_or_else(Ruleset::default, |pods| render::render(&self.options, pods));
+        let render = |pods: &[PodPolicy]| -> Vec<Ruleset> {
+            self.options.families.iter().map(|family| render::render(&self.options, *family, pods)).collect()
+        };
+        let desired = pods.map(render).unwrap_or_default();
         let mut known = self.applied.lock().await;
         if known.as_ref() == Some(&desired) {
             return Ok(());
@@ -168,17 +173,18 @@ impl PolicyRules {
         let node = self.options.node_namespace.as_deref();
         match &before {
             _ if pods.is_none() => remove(&self.options).await?,
-            Some(before) if before.table == desired.table => {
-                let changes = desired.changes(before);
+            Some(before) if before.len() == desired.len() => {
+                let pairs = || desired.iter().zip(before);
+                let changes: String = pairs().map(|(desired, before)| desired.changes(before)).collect();
                 if !changes.is_empty() {
                     nft::apply(node, &changes).await?;
                 }
-                let removals = desired.removals(before);
+                let removals: String = pairs().map(|(desired, before)| desired.removals(before)).collect();
                 if !removals.is_empty() {
                     nft::apply(node, &removals).await?;
                 }
             }
-            _ => nft::apply(node, &desired.replacement()).await?,
+            _ => nft::apply(node, &desired.iter().map(Ruleset::replacement).collect::<String>()).await?,
         }
         *known = Some(desired);
         Ok(())
@@ -186,7 +192,12 @@ impl PolicyRules {
 
     /// The applied rules, as nft prints them.
     pub async fn dump(&self) -> Result<String> {
-        nft::list(self.options.node_namespace.as_deref(), "ip", &table(&self.options.id)).await
+        let mut text = String::new();
+        for family in &self.options.families {
+            let (node, table) = (self.options.node_namespace.as_deref(), table(&self.options.id));
+            text += &nft::list(node, family.word(), &table).await?;
+        }
+        Ok(text)
     }
 
     /// Removes the table.
@@ -197,8 +208,7 @@ impl PolicyRules {
 }
 
 async fn remove(options: &Options) -> Result<()> {
-    let table = table(&options.id);
-    nft::apply(options.node_namespace.as_deref(), &format!("add table ip {table}\ndelete table ip {table}\n")).await
+    nft::remove(options.node_namespace.as_deref(), &table(&options.id)).await
 }
 
 fn table(id: &str) -> String {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::{Block, Options, Peer, Peers, PodPolicy, PortRange, Ports, Rule, table};
-use crate::address::{Cidr, outermost};
+use crate::address::{Cidr, Family, outermost};
 use crate::protocol::Protocol;
 use crate::ruleset::{Chain, Container, Ruleset};
 
@@ -34,19 +34,21 @@ impl Direction {
     }
 }
 
-pub fn render(options: &Options, pods: &[PodPolicy]) -> Ruleset {
-    let mut out = Ruleset { table: table(&options.id), ..Ruleset::default() };
+/// The table of a family.
+pub fn render(options: &Options, family: Family, pods: &[PodPolicy]) -> Ruleset {
+    let mut out = Ruleset::new(family, table(&options.id));
     frame(&mut out, options);
     for pod in pods {
+        let Some(address) = pod.addresses.iter().find(|a| Family::of(**a) == family) else { continue };
         for (direction, rules) in [(Direction::Ingress, &pod.ingress), (Direction::Egress, &pod.egress)] {
             // A verdict ends the lookup; `return` allows the packet in this direction.
             let verdict = match rules {
                 None => "return".to_owned(),
                 Some(rules) => format!("goto {}", render_chain(&mut out, direction, rules.iter().map(|r| &**r))),
             };
-            insert(&mut out.maps, direction.map(), pod.address.to_string(), verdict);
+            insert(&mut out.maps, direction.map(), address.to_string(), verdict);
         }
-        insert(&mut out.sets, "self", format!("{0} . {0}", pod.address), String::new());
+        insert(&mut out.sets, "self", format!("{address} . {address}"), String::new());
     }
     out
 }
@@ -59,31 +61,32 @@ fn insert(containers: &mut BTreeMap<String, Container>, name: &str, key: String,
 
 /// The table without pods.
 fn frame(out: &mut Ruleset, options: &Options) {
-    let container = |declaration: &str| Container { declaration: declaration.to_owned(), elements: BTreeMap::new() };
+    let (ip, kind) = (out.family.word(), out.family.kind());
+    let container = |declaration: String| Container { declaration, elements: BTreeMap::new() };
     for direction in [Direction::Ingress, Direction::Egress] {
-        out.maps.insert(direction.map().to_owned(), container("{ type ipv4_addr : verdict; }"));
+        out.maps.insert(direction.map().to_owned(), container(format!("{{ type {kind} : verdict; }}")));
     }
-    out.sets.insert("self".to_owned(), container("{ type ipv4_addr . ipv4_addr; }"));
-    let bridge = &options.bridge;
+    out.sets.insert("self".to_owned(), container(format!("{{ type {kind} . {kind}; }}")));
+    let (bridge, family) = (&options.bridge, out.family);
     let mut chain = |name: &str, declaration: &str, rules: Vec<String>| {
         out.chains.insert(name.to_owned(), Chain { declaration: declaration.to_owned(), rules });
     };
     // After the rules for services, which refuse packets with an answer.
     let forward = vec![
         "ct state established,related accept".to_owned(),
-        "ip saddr . ip daddr @self accept".to_owned(),
+        format!("{ip} saddr . {ip} daddr @self accept"),
         format!("iifname {bridge:?} jump from-pods"),
         format!("oifname {bridge:?} jump to-pods"),
     ];
     chain("forward", "{ type filter hook forward priority 10; policy accept; }", forward);
     let mut from_pods = Vec::new();
-    if let Some(dns) = options.dns {
+    if let Some(dns) = options.dns.filter(|dns| Family::of(*dns) == family) {
         from_pods
-            .push(format!("meta l4proto {{ tcp, udp }} ct original ip daddr {dns} ct original proto-dst 53 return"));
+            .push(format!("meta l4proto {{ tcp, udp }} ct original {ip} daddr {dns} ct original proto-dst 53 return"));
     }
-    from_pods.extend(["ip saddr vmap @egress".to_owned(), "counter drop".to_owned()]);
+    from_pods.extend([format!("{ip} saddr vmap @egress"), "counter drop".to_owned()]);
     chain("from-pods", "", from_pods);
-    chain("to-pods", "", vec!["ip daddr vmap @ingress".to_owned(), "counter drop".to_owned()]);
+    chain("to-pods", "", vec![format!("{ip} daddr vmap @ingress"), "counter drop".to_owned()]);
 }
 
 /// Adds the chain of some rules, with the sets that it reads, and returns its name.
@@ -102,7 +105,8 @@ fn render_chain<'a>(out: &mut Ruleset, direction: Direction, rules: impl Iterato
 }
 
 fn render_rule(out: &mut Ruleset, direction: Direction, rule: &Rule) -> Vec<String> {
-    let mut lines = Vec::new();
+    let (mut lines, family) = (Vec::new(), out.family);
+    let (ip, kind) = (family.word(), family.kind());
     let ports = match &rule.ports {
         Ports::Any => vec![String::new()],
         Ports::These(ranges) => render_ports(ranges),
@@ -121,33 +125,41 @@ fn render_rule(out: &mut Ruleset, direction: Direction, rule: &Rule) -> Vec<Stri
         let elements = set
             .endpoints
             .iter()
+            .filter(|(address, ..)| Family::of(*address) == family)
             .map(|(address, protocol, port)| (format!("{address} . {} . {port}", protocol.word()), String::new()));
-        let declaration = "{ type ipv4_addr . inet_proto . inet_service; }".to_owned();
+        let declaration = format!("{{ type {kind} . inet_proto . inet_service; }}");
         out.sets.entry(set.name.clone()).or_insert_with(|| Container { declaration, elements: elements.collect() });
-        lines
-            .push(format!("meta l4proto {{ tcp, udp, sctp }} ip daddr . meta l4proto . th dport @{} return", set.name));
+        lines.push(format!(
+            "meta l4proto {{ tcp, udp, sctp }} {ip} daddr . meta l4proto . th dport @{} return",
+            set.name
+        ));
     }
     lines
 }
 
 fn render_peer(out: &mut Ruleset, direction: Direction, peer: &Peer) -> Option<String> {
-    let field = direction.peer();
+    let (field, family) = (direction.peer(), out.family);
+    let ip = family.word();
     match peer {
         Peer::Pods(set) => {
-            let elements = set.addresses.iter().map(|a| (a.to_string(), String::new()));
-            let declaration = "{ type ipv4_addr; }".to_owned();
+            let own = set.addresses.iter().filter(|a| Family::of(**a) == family);
+            let elements = own.map(|a| (a.to_string(), String::new()));
+            let declaration = format!("{{ type {}; }}", family.kind());
             out.sets.entry(set.name.clone()).or_insert_with(|| Container { declaration, elements: elements.collect() });
-            Some(format!("ip {field} @{} ", set.name))
+            Some(format!("{ip} {field} @{} ", set.name))
         }
+        // A range of the other family has no address of this one.
+        Peer::Block(block) if block.cidr.family() != family => None,
         Peer::Block(Block { cidr, except }) => {
-            let except = outermost(except);
+            let except: Vec<Cidr> = except.iter().copied().filter(|e| e.family() == family).collect();
+            let except = outermost(&except);
             if except.iter().any(|e| e.contains_range(cidr)) {
                 return None;
             }
-            let mut line = if cidr.length() == 0 { String::new() } else { format!("ip {field} {cidr} ") };
+            let mut line = if cidr.length() == 0 { String::new() } else { format!("{ip} {field} {cidr} ") };
             if !except.is_empty() {
                 let list: Vec<String> = except.iter().map(Cidr::to_string).collect();
-                line.push_str(&format!("ip {field} != {{ {} }} ", list.join(", ")));
+                line.push_str(&format!("{ip} {field} != {{ {} }} ", list.join(", ")));
             }
             Some(line)
         }

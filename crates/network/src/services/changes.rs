@@ -91,14 +91,14 @@ mod tests {
 
     fn port(name: &str, endpoints: u16) -> (String, Arc<ServicePort>) {
         let endpoint = |n: u16| Endpoint {
-            address: Ipv4Addr::new(10, 1, (n >> 8) as u8, n as u8),
+            address: Ipv4Addr::new(10, 1, (n >> 8) as u8, n as u8).into(),
             port: 80,
             cluster: true,
             local: true,
         };
         let port = ServicePort {
             name: name.into(),
-            cluster_ip: Ipv4Addr::new(10, 96, 0, 10),
+            cluster_ip: Ipv4Addr::new(10, 96, 0, 10).into(),
             protocol: Protocol::Tcp,
             port: 80,
             node_port: None,

@@ -1,6 +1,6 @@
 //! Services by nftables: computes small transactions from the desired state.
 //!
-//! One table per node. One lookup in a map finds the service port of a packet, whose verdict jumps to a chain that picks an
+//! One table per node and family. One lookup in a map finds the service port of a packet, whose verdict jumps to a chain that picks an
 //! endpoint; ports without endpoints are in other maps, whose verdict refuses. So the cost of a packet does not depend on how many
 //! services there are, and changing one service touches its chain and its map entries only.
 //!
@@ -12,7 +12,7 @@ mod render;
 mod table;
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::address::Cidr;
+use crate::address::{Cidr, Family, Ranges};
 use crate::conntrack::{Flows, forget_stale};
 use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
@@ -52,7 +52,7 @@ pub enum Affinity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its port.
     pub port: u16,
     /// Used where the traffic policy is `Cluster`.
@@ -61,13 +61,13 @@ pub struct Endpoint {
     pub local: bool,
 }
 
-/// One port of one service.
+/// One port of one service, in one family: all its addresses are of that of `cluster_ip`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServicePort {
-    /// Unique and stable, e.g. `default/web:http`.
+    /// Unique in its family and stable, e.g. `default/web:http`.
     pub name: String,
     /// The address of the service.
-    pub cluster_ip: Ipv4Addr,
+    pub cluster_ip: IpAddr,
     /// The protocol.
     pub protocol: Protocol,
     /// The port of the service.
@@ -75,9 +75,9 @@ pub struct ServicePort {
     /// The port on every node, if it has one.
     pub node_port: Option<u16>,
     /// Addresses that the user of the service has written.
-    pub external_ips: Vec<Ipv4Addr>,
+    pub external_ips: Vec<IpAddr>,
     /// The addresses of the load balancer.
-    pub load_balancer_ips: Vec<Ipv4Addr>,
+    pub load_balancer_ips: Vec<IpAddr>,
     /// Where connections to the load balancer may come from; empty for everywhere.
     pub source_ranges: Vec<Cidr>,
     /// The endpoints.
@@ -99,7 +99,7 @@ pub enum Progress {
     Partial,
 }
 
-/// How long a call of [`ServiceRules::apply_next`] starts further transactions.
+/// How long a call of [`ServiceRules::apply_next`] starts further transactions of a family.
 const TURN: Duration = Duration::from_millis(100);
 
 /// Options of the rules for services.
@@ -110,18 +110,104 @@ pub struct Options {
     /// The network namespace of the node; none for that of this process.
     pub node_namespace: Option<PathBuf>,
     /// The addresses of pods.
-    pub cluster_range: Cidr,
+    pub cluster_ranges: Ranges,
     /// The addresses of services.
-    pub service_range: Cidr,
+    pub service_ranges: Ranges,
     /// The addresses of load balancers.
-    pub load_balancer_range: Option<Cidr>,
+    pub load_balancer_ranges: Option<Ranges>,
     /// Ports that the node itself uses: no service gets them on the node's addresses.
     pub own_ports: Vec<HostPort>,
 }
 
-/// The packet rules of one node.
+/// The options for one family.
+#[derive(Clone, Debug)]
+struct FamilyOptions {
+    id: String,
+    node_namespace: Option<PathBuf>,
+    family: Family,
+    cluster_range: Cidr,
+    service_range: Cidr,
+    load_balancer_range: Option<Cidr>,
+    own_ports: Vec<HostPort>,
+}
+
+impl Options {
+    /// The options of each family that pods and services have.
+    fn families(&self) -> Vec<FamilyOptions> {
+        let of = |cluster_range: Cidr| {
+            let family = cluster_range.family();
+            Some(FamilyOptions {
+                id: self.id.clone(),
+                node_namespace: self.node_namespace.clone(),
+                family,
+                cluster_range,
+                service_range: self.service_ranges.of(family)?,
+                load_balancer_range: self.load_balancer_ranges.and_then(|ranges| ranges.of(family)),
+                own_ports: self.own_ports.clone(),
+            })
+        };
+        self.cluster_ranges.iter().filter_map(of).collect()
+    }
+}
+
+/// The packet rules of one node, in a table for each family.
 pub struct ServiceRules {
     options: Options,
+    families: Vec<FamilyRules>,
+}
+
+impl ServiceRules {
+    /// Changes nothing yet: the rules of an earlier process stay until the first transaction of [`ServiceRules::apply`] replaces
+    /// them.
+    pub fn open(options: Options) -> Result<ServiceRules> {
+        check_id(&options.id)?;
+        let families = options.families().into_iter();
+        let families = families.map(|options| FamilyRules { options, applied: Mutex::new(None) }).collect();
+        Ok(ServiceRules { options, families })
+    }
+
+    /// Applies `desired`, in one transaction for each family if that is not too large; without changes none is sent. After an error a
+    /// part is applied, and the next call tries the rest again.
+    pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
+        while self.apply_next(desired).await? == Progress::Partial {}
+        Ok(())
+    }
+
+    /// Like [`ServiceRules::apply`], but returns after the first long transaction of each family, so that the caller can pass a newer
+    /// desired state: changes of small namespaces come first again.
+    pub async fn apply_next(&self, desired: &[ServicePort]) -> Result<Progress> {
+        let mut result = Ok(Progress::Complete);
+        for rules in &self.families {
+            // A family whose rules cannot be written does not affect the other one.
+            match rules.apply_next(desired).await {
+                Ok(Progress::Complete) => {}
+                Ok(Progress::Partial) => result = result.map(|_| Progress::Partial),
+                Err(error) => result = Err(error),
+            }
+        }
+        result
+    }
+
+    /// The applied rules, as nft prints them.
+    pub async fn dump(&self) -> Result<String> {
+        let (namespace, table) = (self.options.node_namespace.as_deref(), table(&self.options.id));
+        let mut text = String::new();
+        for rules in &self.families {
+            text += &nft::list(namespace, rules.options.family.word(), &table).await?;
+        }
+        Ok(text)
+    }
+
+    /// Removes the tables.
+    pub async fn purge(options: &Options) -> Result<()> {
+        check_id(&options.id)?;
+        nft::remove(options.node_namespace.as_deref(), &table(&options.id)).await
+    }
+}
+
+/// The packet rules of one family.
+struct FamilyRules {
+    options: FamilyOptions,
     /// `None` if the applied state is unknown, and then all of it is replaced.
     applied: Mutex<Option<Applied>>,
 }
@@ -137,26 +223,12 @@ struct Applied {
     refused: Vec<Change>,
 }
 
-impl ServiceRules {
-    /// Changes nothing yet: the rules of an earlier process stay until the first transaction of [`ServiceRules::apply`] replaces
-    /// them.
-    pub fn open(options: Options) -> Result<ServiceRules> {
-        check_id(&options.id)?;
-        Ok(ServiceRules { options, applied: Mutex::new(None) })
-    }
-
-    /// Applies `desired`, in one transaction if that is not too large; without changes none is sent. After an error a part is
-    /// applied, and the next call tries the rest again.
-    pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
-        while self.apply_next(desired).await? == Progress::Partial {}
-        Ok(())
-    }
-
-    /// Like [`ServiceRules::apply`], but returns after the first long transaction, so that the caller can pass a newer desired
-    /// state: changes of small namespaces come first again.
-    pub async fn apply_next(&self, desired: &[ServicePort]) -> Result<Progress> {
+impl FamilyRules {
+    /// Applies the ports of this family, for [`TURN`] at most.
+    async fn apply_next(&self, desired: &[ServicePort]) -> Result<Progress> {
         let desired = render::without_taken(&self.options, desired);
-        let desired: Ports = desired.iter().map(|p| (p.name.clone(), Arc::new(p.clone()))).collect();
+        let own = desired.iter().filter(|p| Family::of(p.cluster_ip) == self.options.family);
+        let desired: Ports = own.map(|p| (p.name.clone(), Arc::new(p.clone()))).collect();
         let mut known = self.applied.lock().await;
         // The state is unknown if this is cancelled.
         let mut applied = known.take().unwrap_or_default();
@@ -231,7 +303,7 @@ impl ServiceRules {
 
     /// Whether the table exists: a command that changes nothing, and fails without the table.
     async fn is_there(&self) -> bool {
-        let command = format!("add chain ip {} services\n", table(&self.options.id));
+        let command = format!("add chain {} {} services\n", self.options.family.word(), table(&self.options.id));
         nft::apply(self.options.node_namespace.as_deref(), &command).await.is_ok()
     }
 
@@ -263,19 +335,6 @@ impl ServiceRules {
             Ok(Ok(count)) => tracing::debug!(count, "deleted UDP flows to removed endpoints"),
             Ok(Err(error)) => tracing::warn!(%error, "deleting UDP flows to removed endpoints failed; they time out"),
         }
-    }
-
-    /// The applied rules, as nft prints them.
-    pub async fn dump(&self) -> Result<String> {
-        nft::list(self.options.node_namespace.as_deref(), "ip", &table(&self.options.id)).await
-    }
-
-    /// Removes the table.
-    pub async fn purge(options: &Options) -> Result<()> {
-        check_id(&options.id)?;
-        let table = table(&options.id);
-        let script = format!("add table ip {table}\ndelete table ip {table}\n");
-        nft::apply(options.node_namespace.as_deref(), &script).await
     }
 }
 

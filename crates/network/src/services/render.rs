@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::{Affinity, Endpoint, Options, Policy, ServicePort, table};
-use crate::address::{Cidr, outermost};
+use super::{Affinity, Endpoint, FamilyOptions, Policy, ServicePort, table};
+use crate::address::{Cidr, Family, outermost};
 use crate::conntrack::Flows;
 use crate::host_ports::HostPort;
 use crate::protocol::Protocol;
@@ -23,18 +23,20 @@ const CLIENTS: u32 = 24_576;
 
 /// Removes external addresses that no service may have. A user may write any address into a service; these belong to pods, the node,
 /// other services or the machine's links, or are reserved. (For ports of the node itself see [`exempt`].)
-pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
-    let reserved = |ip: &Ipv4Addr| {
-        options.cluster_range.contains(*ip)
+pub fn without_taken<'a>(options: &FamilyOptions, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
+    let reserved = |ip: &IpAddr| {
+        let is_special = match ip {
+            IpAddr::V4(a) => a.is_link_local() || a.is_broadcast() || a.octets()[0] == 0,
+            IpAddr::V6(a) => a.is_unicast_link_local() || a.is_unspecified() || a.to_ipv4_mapped().is_some(),
+        };
+        is_special
+            || options.cluster_range.contains(*ip)
             || options.service_range.contains(*ip)
             || ip.is_loopback()
-            || ip.is_link_local()
             || ip.is_multicast()
-            || ip.is_broadcast()
-            || ip.octets()[0] == 0
     };
     // Those of load balancers are given away by a controller.
-    let taken = |ip: &Ipv4Addr| reserved(ip) || options.load_balancer_range.is_some_and(|range| range.contains(*ip));
+    let taken = |ip: &IpAddr| reserved(ip) || options.load_balancer_range.is_some_and(|range| range.contains(*ip));
     if !services.iter().any(|s| s.external_ips.iter().any(taken) || s.load_balancer_ips.iter().any(reserved)) {
         return services.into();
     }
@@ -46,29 +48,32 @@ pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<
     services.into()
 }
 
-const BY_ADDRESS: &str = "{ type ipv4_addr . inet_proto . inet_service : verdict; }";
-const BY_PORT: &str = "{ type inet_proto . inet_service : verdict; }";
+/// Maps with elements of several services.
+pub const SHARED_MAPS: [&str; 5] =
+    ["service-ips", "service-nodeports", "no-endpoint-services", "no-endpoint-nodeports", ENDPOINTS];
 
-/// Maps with elements of several services, and their declarations.
-pub const SHARED_MAPS: [(&str, &str); 5] = [
-    ("service-ips", BY_ADDRESS),
-    ("service-nodeports", BY_PORT),
-    ("no-endpoint-services", BY_ADDRESS),
-    ("no-endpoint-nodeports", BY_PORT),
-    (ENDPOINTS, "{ type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }"),
-];
+/// The declaration of such a map, or of such a set.
+fn declaration(family: Family, name: &str) -> String {
+    let kind = family.kind();
+    match name {
+        "service-ips" | "no-endpoint-services" => format!("{{ type {kind} . inet_proto . inet_service : verdict; }}"),
+        "service-nodeports" | "no-endpoint-nodeports" => "{ type inet_proto . inet_service : verdict; }".to_owned(),
+        ENDPOINTS => format!("{{ type {kind} . inet_proto . inet_service . classid : {kind} . inet_service; }}"),
+        _ => format!("{{ type {kind} . {kind}; }}"),
+    }
+}
 
 /// The map of the endpoints of services by the services' addresses and ports, and numbers from 0.
 const ENDPOINTS: &str = "endpoints";
 /// The beginning of names of the chains that pick one of so many endpoints of this map.
 const NUMBERED_PICKER: &str = "pick-";
 
-/// Sets with elements of several services, and their declarations.
-pub const SHARED_SETS: [(&str, &str); 1] = [("hairpin", "{ type ipv4_addr . ipv4_addr; }")];
+/// Sets with elements of several services.
+pub const SHARED_SETS: [&str; 1] = ["hairpin"];
 
 /// Whether several services have elements in this map or set.
 pub fn is_shared(name: &str) -> bool {
-    SHARED_MAPS.iter().chain(&SHARED_SETS).any(|(shared, _)| *shared == name)
+    SHARED_MAPS.iter().chain(&SHARED_SETS).any(|shared| *shared == name)
 }
 
 /// Whether several services use this chain.
@@ -77,10 +82,11 @@ pub fn is_shared_chain(name: &str) -> bool {
 }
 
 /// The chain of this name that several services use. The number of the endpoint is in the packet's priority, as with [`sticky`].
-pub fn shared_chain(name: &str) -> Chain {
+pub fn shared_chain(family: Family, name: &str) -> Chain {
+    let ip = family.word();
     let count: u32 = name.strip_prefix(NUMBERED_PICKER).and_then(|n| n.parse().ok()).unwrap_or(1);
     let choices: Vec<String> = (0..count).map(|n| format!("{n} : {}", numbered(n))).collect();
-    let go = format!("dnat ip addr . port to ip daddr . meta l4proto . th dport . meta priority map @{ENDPOINTS}");
+    let go = format!("dnat {ip} addr . port to {ip} daddr . meta l4proto . th dport . meta priority map @{ENDPOINTS}");
     let protocols = "meta l4proto { tcp, udp, sctp }";
     let rules = [
         format!("{protocols} meta priority set numgen random mod {count} map {{ {} }} {go}", choices.join(", ")),
@@ -96,23 +102,23 @@ fn numbered(number: u32) -> String {
 }
 
 /// The rules of one service port: its chains and maps, and its elements of shared maps and sets.
-pub fn render_port(options: &Options, service: &ServicePort) -> Ruleset {
+pub fn render_port(options: &FamilyOptions, service: &ServicePort) -> Ruleset {
     let mut out = containers(options);
     render_service(&mut out, options, service);
     out
 }
 
-fn containers(options: &Options) -> Ruleset {
-    let mut out = Ruleset { table: table(&options.id), ..Ruleset::default() };
-    let container = |declaration: &str| Container { declaration: declaration.to_owned(), ..Container::default() };
-    out.maps.extend(SHARED_MAPS.map(|(name, declaration)| (name.to_owned(), container(declaration))));
-    out.sets.extend(SHARED_SETS.map(|(name, declaration)| (name.to_owned(), container(declaration))));
+fn containers(options: &FamilyOptions) -> Ruleset {
+    let mut out = Ruleset::new(options.family, table(&options.id));
+    let container = |name: &str| Container { declaration: declaration(options.family, name), ..Container::default() };
+    out.maps.extend(SHARED_MAPS.map(|name| (name.to_owned(), container(name))));
+    out.sets.extend(SHARED_SETS.map(|name| (name.to_owned(), container(name))));
     out
 }
 
 /// The rules of all services.
 #[cfg(test)]
-pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a ServicePort>) -> Ruleset {
+pub fn render<'a>(options: &FamilyOptions, services: impl IntoIterator<Item = &'a ServicePort>) -> Ruleset {
     let mut out = frame(options);
     for service in services {
         render_service(&mut out, options, service);
@@ -129,7 +135,7 @@ pub fn flows<'a>(services: impl IntoIterator<Item = &'a ServicePort>) -> Flows {
             flows.services.insert((*ip, service.port), endpoints.clone());
         }
         if let Some(port) = service.node_port {
-            flows.node_ports.insert(port, endpoints);
+            flows.node_ports.insert((Family::of(service.cluster_ip), port), endpoints);
         }
     }
     flows
@@ -140,25 +146,27 @@ fn chain(out: &mut Ruleset, name: &str, declaration: &str, rules: Vec<String>) {
 }
 
 /// The table without services.
-pub fn frame(options: &Options) -> Ruleset {
+pub fn frame(options: &FamilyOptions) -> Ruleset {
     let mut all = containers(options);
     let out = &mut all;
+    let ip = options.family.word();
+    let [no_port, ..] = options.family.refusals();
     let rules = |rules: &[&str]| rules.iter().map(|r| (*r).to_owned()).collect::<Vec<_>>();
     let local = "fib daddr type local meta l4proto . th dport vmap";
     let mut services = exempt(options);
-    services.push("ip daddr . meta l4proto . th dport vmap @service-ips".to_owned());
+    services.push(format!("{ip} daddr . meta l4proto . th dport vmap @service-ips"));
     services.push(format!("{local} @service-nodeports"));
     chain(out, "services", "", services);
-    let refuse = rules(&["meta l4proto tcp reject with tcp reset", "reject with icmp type port-unreachable"]);
-    chain(out, "refuse", "", refuse);
+    let refuse = ["meta l4proto tcp reject with tcp reset".to_owned(), format!("reject with {no_port}")];
+    chain(out, "refuse", "", refuse.to_vec());
     chain(out, "discard", "", rules(&["drop"]));
     let ranges: Vec<String> =
         std::iter::once(options.service_range).chain(options.load_balancer_range).map(|r| r.to_string()).collect();
     let mut check = exempt(options);
-    check.push("ip daddr . meta l4proto . th dport vmap @no-endpoint-services".to_owned());
+    check.push(format!("{ip} daddr . meta l4proto . th dport vmap @no-endpoint-services"));
     check.push(format!("{local} @no-endpoint-nodeports"));
     // An untranslated packet: the service port does not exist.
-    check.push(format!("ip daddr {{ {} }} goto refuse", ranges.join(", ")));
+    check.push(format!("{ip} daddr {{ {} }} goto refuse", ranges.join(", ")));
     chain(out, "check", "", check);
     for (hook, name) in [("input", "check-input"), ("forward", "check-forward"), ("output", "check-output")] {
         let declaration = format!("{{ type filter hook {hook} priority filter; policy accept; }}");
@@ -172,7 +180,7 @@ pub fn frame(options: &Options) -> Ruleset {
     let masquerade = [
         format!("meta mark and {MARK:#x} == {MARK:#x} meta mark set meta mark xor {MARK:#x} masquerade fully-random"),
         // A pod that reaches itself through a service.
-        "ip saddr . ip daddr @hairpin masquerade fully-random".to_owned(),
+        format!("{ip} saddr . {ip} daddr @hairpin masquerade fully-random"),
     ];
     chain(out, "nat-postrouting", declaration, masquerade.to_vec());
     let mark = format!("meta mark set meta mark or {MARK:#x}");
@@ -182,22 +190,24 @@ pub fn frame(options: &Options) -> Ruleset {
 
 /// Rules that exempt what the node itself serves from all services: its loopback, and its own ports on every address that it has at
 /// the time of the packet.
-fn exempt(options: &Options) -> Vec<String> {
+fn exempt(options: &FamilyOptions) -> Vec<String> {
     let port = |p: &HostPort| format!("{} . {}", p.protocol.word(), p.port);
     let (mut everywhere, mut at_address) = (BTreeSet::new(), BTreeSet::new());
+    let (ip, loopback) = (options.family.word(), options.family.loopback());
     for own in &options.own_ports {
         match own.address {
+            Some(address) if Family::of(address) != options.family => continue,
             None => everywhere.insert(port(own)),
             Some(address) => at_address.insert(format!("{address} . {}", port(own))),
         };
     }
     let list = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>().join(", ");
-    let mut rules = vec!["ip daddr 127.0.0.0/8 return".to_owned()];
+    let mut rules = vec![format!("{ip} daddr {loopback} return")];
     if !everywhere.is_empty() {
         rules.push(format!("meta l4proto . th dport {{ {} }} fib daddr type local return", list(everywhere)));
     }
     if !at_address.is_empty() {
-        rules.push(format!("ip daddr . meta l4proto . th dport {{ {} }} return", list(at_address)));
+        rules.push(format!("{ip} daddr . meta l4proto . th dport {{ {} }} return", list(at_address)));
     }
     rules
 }
@@ -206,7 +216,7 @@ fn exempt(options: &Options) -> Vec<String> {
 fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoint>, kind: &str) -> Option<String> {
     let first = endpoints.first()?;
     let name = format!("{kind}-{}", short(&service.name));
-    let protocol = service.protocol.word();
+    let (protocol, ip) = (service.protocol.word(), out.family.word());
     let count = endpoints.len();
     allow_hairpins(out, endpoints);
     let mut rules = match service.affinity {
@@ -215,13 +225,13 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
                 endpoints.iter().enumerate().map(|(i, e)| format!("{i} : {} . {}", e.address, e.port)).collect();
             let choices = choices.join(", ");
             vec![format!(
-                "meta l4proto {protocol} dnat ip addr . port to numgen random mod {count} map {{ {choices} }}"
+                "meta l4proto {protocol} dnat {ip} addr . port to numgen random mod {count} map {{ {choices} }}"
             )]
         }
         Affinity::ClientIp(timeout) => sticky(out, &name, protocol, endpoints, timeout),
     };
     // While the rules change, a packet may see the old rule without its map.
-    rules.push(format!("meta l4proto {protocol} dnat to {}:{}", first.address, first.port));
+    rules.push(format!("meta l4proto {protocol} dnat to {}", SocketAddr::from((first.address, first.port))));
     chain(out, &name, "", rules);
     Some(name)
 }
@@ -236,7 +246,8 @@ fn numbered_picker(out: &mut Ruleset, key: &str, endpoints: &BTreeSet<Endpoint>)
     }
     allow_hairpins(out, endpoints);
     let name = format!("{NUMBERED_PICKER}{}", endpoints.len());
-    out.chains.entry(name.clone()).or_insert_with(|| shared_chain(&name));
+    let family = out.family;
+    out.chains.entry(name.clone()).or_insert_with(|| shared_chain(family, &name));
     Some(name)
 }
 
@@ -261,23 +272,23 @@ fn sticky(
     endpoints: &BTreeSet<Endpoint>,
     timeout: Duration,
 ) -> Vec<String> {
-    let numbers = numbers(endpoints);
+    let (numbers, ip, kind) = (numbers(endpoints), out.family.word(), out.family.kind());
     let (clients, ends) = (format!("clients-{name}"), format!("ends-{name}"));
-    let declaration = format!("{{ type ipv4_addr : classid; flags dynamic,timeout; size {CLIENTS}; }}");
+    let declaration = format!("{{ type {kind} : classid; flags dynamic,timeout; size {CLIENTS}; }}");
     out.maps.insert(clients.clone(), Container { declaration, ..Container::default() });
-    let declaration = "{ type classid : ipv4_addr . inet_service; }".to_owned();
+    let declaration = format!("{{ type classid : {kind} . inet_service; }}");
     let elements = numbers.iter().map(|(n, e)| (class(*n), format!("{} . {}", e.address, e.port))).collect();
     out.maps.insert(ends.clone(), Container { declaration, elements });
     let (count, seconds) = (numbers.len(), timeout.as_secs().clamp(1, 86_400));
     let choices: Vec<String> = numbers.keys().enumerate().map(|(i, n)| format!("{i} : {}", class(*n))).collect();
-    let go = format!("dnat ip addr . port to meta priority map @{ends}");
-    let client = format!("ip saddr timeout {seconds}s : meta priority");
+    let go = format!("dnat {ip} addr . port to meta priority map @{ends}");
+    let client = format!("{ip} saddr timeout {seconds}s : meta priority");
     vec![
         // A rule ends at the first map without the key.
         format!(
-            "meta l4proto {protocol} meta priority set ip saddr map @{clients} update @{clients} {{ {client} }} {go}"
+            "meta l4proto {protocol} meta priority set {ip} saddr map @{clients} update @{clients} {{ {client} }} {go}"
         ),
-        format!("delete @{clients} {{ ip saddr : meta priority }}"),
+        format!("delete @{clients} {{ {ip} saddr : meta priority }}"),
         format!("meta priority set numgen random mod {count} map {{ {} }}", choices.join(", ")),
         format!("add @{clients} {{ {client} }}"),
         format!("meta l4proto {protocol} {go}"),
@@ -288,7 +299,15 @@ fn sticky(
 fn numbers(endpoints: &BTreeSet<Endpoint>) -> BTreeMap<u32, Endpoint> {
     let mut numbers = BTreeMap::new();
     for endpoint in endpoints {
-        let mut number = u32::from(endpoint.address) ^ u32::from(endpoint.port).rotate_left(16);
+        let own = match endpoint.address {
+            IpAddr::V4(a) => u32::from(a),
+            // The beginning is the same for many endpoints, so all parts count.
+            IpAddr::V6(a) => a
+                .segments()
+                .chunks(2)
+                .fold(0u32, |all, pair| all.rotate_left(7) ^ (u32::from(pair[0]) << 16 | u32::from(pair[1]))),
+        };
+        let mut number = own ^ u32::from(endpoint.port).rotate_left(16);
         // The lowest and the highest have names of their own.
         while number == 0 || number == u32::MAX || numbers.contains_key(&number) {
             number = number.wrapping_add(1);
@@ -304,7 +323,7 @@ fn class(number: u32) -> String {
 }
 
 /// The addresses by which a service is reached from outside of the cluster.
-fn outer_ips(service: &ServicePort) -> impl Iterator<Item = &Ipv4Addr> {
+fn outer_ips(service: &ServicePort) -> impl Iterator<Item = &IpAddr> {
     service.external_ips.iter().chain(&service.load_balancer_ips)
 }
 
@@ -315,10 +334,11 @@ fn put(out: &mut Ruleset, map: &str, key: String, value: String) {
     }
 }
 
-fn render_service(out: &mut Ruleset, options: &Options, service: &ServicePort) {
+fn render_service(out: &mut Ruleset, options: &FamilyOptions, service: &ServicePort) {
+    let ip = options.family.word();
     let all: BTreeSet<Endpoint> = service.endpoints.iter().copied().filter(|e| e.cluster).collect();
     let local: BTreeSet<Endpoint> = service.endpoints.iter().copied().filter(|e| e.local).collect();
-    let key = |ip: &Ipv4Addr| format!("{ip} . {} . {}", service.protocol.word(), service.port);
+    let key = |ip: &IpAddr| format!("{ip} . {} . {}", service.protocol.word(), service.port);
     let node_port = service.node_port.map(|port| format!("{} . {port}", service.protocol.word()));
     // Without any endpoint: refuse. With endpoints, but none here where only those count: drop, so that a load balancer without this
     // information tries another node.
@@ -350,7 +370,7 @@ fn render_service(out: &mut Ruleset, options: &Options, service: &ServicePort) {
     if external && service.external_policy == Policy::Local {
         // From pods and the node itself, all endpoints are used, as for the address of the service.
         if let Some(picker) = picker(out, service, &all, "svc") {
-            rules.push(format!("ip saddr {} goto {picker}", options.cluster_range));
+            rules.push(format!("{ip} saddr {} goto {picker}", options.cluster_range));
             rules.push("fib saddr type local jump mark-for-masquerade".to_owned());
             rules.push(format!("fib saddr type local goto {picker}"));
         }
@@ -378,7 +398,7 @@ fn render_service(out: &mut Ruleset, options: &Options, service: &ServicePort) {
     if !service.source_ranges.is_empty() {
         entry = format!("lb-{}", short(&service.name));
         let ranges: Vec<String> = outermost(&service.source_ranges).iter().map(Cidr::to_string).collect();
-        let rules = [format!("ip saddr != {{ {} }} drop", ranges.join(", ")), format!("goto {name}")];
+        let rules = [format!("{ip} saddr != {{ {} }} drop", ranges.join(", ")), format!("goto {name}")];
         chain(out, &entry, "", rules.to_vec());
     }
     for ip in &service.load_balancer_ips {
@@ -394,32 +414,34 @@ fn short(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
-    fn options() -> Options {
-        Options {
+    fn options() -> FamilyOptions {
+        FamilyOptions {
             id: "t".into(),
             node_namespace: None,
+            family: Family::V4,
             cluster_range: "10.0.0.0/8".parse().unwrap(),
             service_range: "10.96.0.0/12".parse().unwrap(),
             load_balancer_range: Some("192.0.2.128/25".parse().unwrap()),
-            own_ports: vec![own(None, 6443), own(None, 10250), own(Some(Ipv4Addr::new(10, 1, 0, 1)), 53)],
+            own_ports: vec![own(None, 6443), own(None, 10250), own(Some(Ipv4Addr::new(10, 1, 0, 1).into()), 53)],
         }
     }
 
-    fn own(address: Option<Ipv4Addr>, port: u16) -> HostPort {
+    fn own(address: Option<IpAddr>, port: u16) -> HostPort {
         HostPort { address, protocol: Protocol::Tcp, port, target: port }
     }
 
     fn service(endpoints: &[(u8, bool)]) -> ServicePort {
         let endpoint = |(last, local): &(u8, bool)| Endpoint {
-            address: Ipv4Addr::new(10, 1, 0, *last),
+            address: Ipv4Addr::new(10, 1, 0, *last).into(),
             port: 8080,
             cluster: true,
             local: *local,
         };
         ServicePort {
             name: "default/web:http".into(),
-            cluster_ip: Ipv4Addr::new(10, 96, 0, 10),
+            cluster_ip: Ipv4Addr::new(10, 96, 0, 10).into(),
             protocol: Protocol::Tcp,
             port: 80,
             node_port: Some(30080),
@@ -485,7 +507,7 @@ mod tests {
     fn order_of_services_and_endpoints_does_not_matter() {
         let mut other = service(&[(1, true)]);
         other.name = "default/other:http".into();
-        other.cluster_ip = Ipv4Addr::new(10, 96, 0, 11);
+        other.cluster_ip = Ipv4Addr::new(10, 96, 0, 11).into();
         other.node_port = None;
         let a = render(&options(), &[service(&[(1, true), (2, false)]), other.clone()]);
         let b = render(&options(), &[other, service(&[(2, false), (1, true)])]);
@@ -538,13 +560,14 @@ mod tests {
 
     #[test]
     fn endpoints_keep_their_numbers_while_others_come_and_go() {
-        let end = |last, port| Endpoint { address: Ipv4Addr::new(10, 1, 0, last), port, cluster: true, local: true };
+        let end =
+            |last, port| Endpoint { address: Ipv4Addr::new(10, 1, 0, last).into(), port, cluster: true, local: true };
         let few = numbers(&[end(3, 80), end(5, 80)].into());
         let more = numbers(&[end(1, 80), end(3, 80), end(4, 80), end(5, 80), end(5, 81)].into());
         assert_eq!(more.len(), 5);
         assert!(few.iter().all(|(number, endpoint)| more[number] == *endpoint));
-        let zero = Endpoint { address: Ipv4Addr::new(0, 80, 0, 0), port: 80, cluster: true, local: true };
-        let same = Endpoint { address: Ipv4Addr::new(0, 81, 0, 1), port: 81, cluster: true, local: true };
+        let zero = Endpoint { address: Ipv4Addr::new(0, 80, 0, 0).into(), port: 80, cluster: true, local: true };
+        let same = Endpoint { address: Ipv4Addr::new(0, 81, 0, 1).into(), port: 81, cluster: true, local: true };
         assert_eq!(numbers(&[zero, same].into()).into_keys().collect::<Vec<_>>(), [1, 2]);
     }
 }

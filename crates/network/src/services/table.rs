@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::changes::{Change, Ports};
 use super::render::{SHARED_MAPS, SHARED_SETS, frame, is_shared, is_shared_chain, render_port, shared_chain};
-use super::{Options, ServicePort};
+use super::{FamilyOptions, ServicePort};
 use crate::ruleset::{Container, Ruleset};
 
 /// An element of a shared map or set, or a shared chain.
@@ -42,7 +42,7 @@ impl Step {
     }
 
     /// The commands that replace the whole table, for a step from an empty one.
-    pub fn replacement(&self, options: &Options) -> String {
+    pub fn replacement(&self, options: &FamilyOptions) -> String {
         let mut all = frame(options);
         for (name, container) in &self.after.maps {
             let own = all.maps.entry(name.clone()).or_insert_with(|| declared(container));
@@ -67,7 +67,7 @@ fn shared(ruleset: &Ruleset) -> Vec<(Element, &String)> {
     let chains = ruleset.chains.keys().filter(|name| is_shared_chain(name));
     let mut found: Vec<_> = chains.map(|name| ((CHAINS, name.clone()), NOTHING)).collect();
     for (names, containers) in [(&SHARED_MAPS[..], &ruleset.maps), (&SHARED_SETS[..], &ruleset.sets)] {
-        for (name, _) in names {
+        for name in names {
             let elements = containers.get(*name).map(|c| &c.elements).into_iter().flatten();
             found.extend(elements.map(|(key, value)| ((*name, key.clone()), value)));
         }
@@ -82,11 +82,11 @@ impl Table {
     }
 
     /// Computes a transaction. Nothing has changed until [`Table::commit`].
-    pub fn step(&self, options: &Options, transaction: &[Change]) -> Step {
+    pub fn step(&self, options: &FamilyOptions, transaction: &[Change]) -> Step {
         let render = |port: &Arc<ServicePort>| render_port(options, port);
         let mut step = Step {
-            before: Ruleset { table: super::table(&options.id), ..Ruleset::default() },
-            after: Ruleset { table: super::table(&options.id), ..Ruleset::default() },
+            before: Ruleset::new(options.family, super::table(&options.id)),
+            after: Ruleset::new(options.family, super::table(&options.id)),
             ports: Vec::new(),
             owners: HashMap::new(),
         };
@@ -139,10 +139,10 @@ impl Table {
             for (owner, is_new, to) in [(before, false, &mut step.before), (after, true, &mut step.after)] {
                 let (name, key) = element;
                 if *name == CHAINS {
-                    to.chains.extend(owner.map(|_| (key.clone(), shared_chain(key))));
+                    to.chains.extend(owner.map(|_| (key.clone(), shared_chain(options.family, key))));
                     continue;
                 }
-                let is_map = SHARED_MAPS.iter().any(|(map, _)| map == name);
+                let is_map = SHARED_MAPS.contains(name);
                 let containers = if is_map { &mut to.maps } else { &mut to.sets };
                 // Without a declaration, which does not change.
                 let container = containers.entry((*name).to_owned()).or_default();
@@ -177,13 +177,15 @@ impl Table {
 mod tests {
     use super::super::{Affinity, Endpoint, Policy, changes, render};
     use super::*;
+    use crate::Family;
     use crate::protocol::Protocol;
     use std::net::Ipv4Addr;
 
-    fn options() -> Options {
-        Options {
+    fn options() -> FamilyOptions {
+        FamilyOptions {
             id: "t".into(),
             node_namespace: None,
+            family: Family::V4,
             cluster_range: "10.0.0.0/8".parse().unwrap(),
             service_range: "10.96.0.0/12".parse().unwrap(),
             load_balancer_range: None,
@@ -193,15 +195,19 @@ mod tests {
 
     /// A service port whose addresses and endpoints are often those of others.
     fn port(name: u8, random: &mut impl FnMut(u8) -> u8) -> Arc<ServicePort> {
-        let endpoint =
-            |last: u8, local| Endpoint { address: Ipv4Addr::new(10, 1, 0, last), port: 80, cluster: true, local };
+        let endpoint = |last: u8, local| Endpoint {
+            address: Ipv4Addr::new(10, 1, 0, last).into(),
+            port: 80,
+            cluster: true,
+            local,
+        };
         Arc::new(ServicePort {
             name: format!("n/{name}"),
-            cluster_ip: Ipv4Addr::new(10, 96, 0, random(4)),
+            cluster_ip: Ipv4Addr::new(10, 96, 0, random(4)).into(),
             protocol: Protocol::Tcp,
             port: 80,
             node_port: (random(2) > 0).then(|| 30_000 + u16::from(random(3))),
-            external_ips: (0..random(3)).map(|n| Ipv4Addr::new(192, 0, 2, n)).collect(),
+            external_ips: (0..random(3)).map(|n| Ipv4Addr::new(192, 0, 2, n).into()).collect(),
             load_balancer_ips: vec![],
             source_ranges: vec![],
             endpoints: (0..random(4)).map(|n| endpoint(n, n > 1)).collect(),

@@ -5,7 +5,7 @@
 pub mod frames;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +13,26 @@ use std::time::Duration;
 
 use network::*;
 
-pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
-pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
+/// An address of IPv4.
+pub const fn ip(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+/// The same, for frames.
+pub fn v4(address: IpAddr) -> Ipv4Addr {
+    match address {
+        IpAddr::V4(address) => address,
+        IpAddr::V6(address) => panic!("{address}"),
+    }
+}
+
+pub const ANY: IpAddr = ip(0, 0, 0, 0);
+pub const LOOPBACK: IpAddr = ip(127, 0, 0, 1);
+pub const NODE: IpAddr = ip(192, 168, 77, 1);
+pub const OUTSIDE: IpAddr = ip(192, 168, 77, 2);
+
+pub const NODE6: &str = "fd77::1";
+pub const OUTSIDE6: &str = "fd77::2";
 
 /// A port that the node itself serves.
 pub const OWN_PORT: u16 = 6443;
@@ -43,10 +61,10 @@ impl Node {
             namespace_directory: directory.path().join("pods"),
             node_namespace: Some(node.clone()),
             interfaces: network::PodInterfaces::Bridge,
-            pod_range: "10.1.3.0/24".parse().unwrap(),
-            cluster_range: "10.1.0.0/16".parse().unwrap(),
-            service_range: "10.96.0.0/16".parse().unwrap(),
-            load_balancer_range: Some("10.97.0.0/24".parse().unwrap()),
+            pod_ranges: "10.1.3.0/24".parse().unwrap(),
+            cluster_ranges: "10.1.0.0/16".parse().unwrap(),
+            service_ranges: "10.96.0.0/16".parse().unwrap(),
+            load_balancer_ranges: Some("10.97.0.0/24".parse().unwrap()),
             tunnel: None,
             mtu: None,
             masquerade: true,
@@ -69,6 +87,26 @@ impl Node {
         this
     }
 
+    /// The same with both families. The first one is that of IPv4.
+    pub fn dual() -> Node {
+        let mut this = Node::new();
+        this.options.pod_ranges = "10.1.3.0/24,fd00:1:0:3::/64".parse().unwrap();
+        this.options.cluster_ranges = "10.1.0.0/16,fd00:1::/56".parse().unwrap();
+        this.options.service_ranges = "10.96.0.0/16,fd00:96::/112".parse().unwrap();
+        this.options.load_balancer_ranges = Some("10.97.0.0/24,fd00:97::/120".parse().unwrap());
+        for (end, address) in [(&this.node, NODE6), (&this.outside, OUTSIDE6)] {
+            this.ip(end, &format!("addr add {address}/64 dev up0 nodad"));
+        }
+        this.ip(&this.node, &format!("-6 route add default via {OUTSIDE6}"));
+        // Permanent entries: no packet of neighbour discovery is counted as one that leaves the node.
+        for (end, other, address) in [(&this.node, &this.outside, OUTSIDE6), (&this.outside, &this.node, NODE6)] {
+            let link = this.ip(other, "-o link show up0");
+            let hardware = link.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
+            this.ip(end, &format!("neigh replace {address} lladdr {hardware} dev up0 nud permanent"));
+        }
+        this
+    }
+
     pub fn ip(&self, namespace: &Path, args: &str) -> String {
         let net = format!("--net={}", namespace.display());
         run(Command::new("nsenter").arg(net).arg("ip").args(args.split(' ')))
@@ -83,9 +121,9 @@ impl Node {
         ServiceOptions {
             id: self.options.id.clone(),
             node_namespace: Some(self.node.clone()),
-            cluster_range: self.options.cluster_range,
-            service_range: self.options.service_range,
-            load_balancer_range: self.options.load_balancer_range,
+            cluster_ranges: self.options.cluster_ranges,
+            service_ranges: self.options.service_ranges,
+            load_balancer_ranges: self.options.load_balancer_ranges,
             own_ports: vec![HostPort { address: None, protocol: Protocol::Tcp, port: OWN_PORT, target: OWN_PORT }],
         }
     }
@@ -96,7 +134,8 @@ impl Node {
         assert_eq!(self.nft("list ruleset").trim(), "", "rules are left");
         let links = self.ip(&self.node, "-o link");
         assert!(!links.contains("kemudi") && !links.contains(": km"), "interfaces are left:\n{links}");
-        let routes = self.ip(&self.node, "route");
+        let routes = self.ip(&self.node, "-6 route") + &self.ip(&self.node, "route");
+        assert!(!routes.contains("fd00:"), "routes are left:\n{routes}");
         assert!(!routes.contains("10."), "routes are left:\n{routes}");
         namespace::remove(&self.node).unwrap();
         namespace::remove(&self.outside).unwrap();
@@ -124,18 +163,19 @@ fn run(command: &mut Command) -> String {
 
 /// A server in a namespace that sends every client `name`, a space, and the client's address.
 pub fn serve(namespace: &Path, port: u16, name: &'static str) {
-    let listener = namespace::run_in(Some(namespace), || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap();
+    // On the addresses of both families.
+    let listener = namespace::run_in(Some(namespace), || TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
-            let peer = stream.peer_addr().unwrap().ip();
+            let peer = stream.peer_addr().unwrap().ip().to_canonical();
             let _ = write!(stream, "{name} {peer}");
         }
     });
 }
 
 /// Connects to a server and returns its reply.
-pub fn read_reply(namespace: &Path, to: Ipv4Addr, port: u16) -> std::io::Result<String> {
+pub fn read_reply(namespace: &Path, to: IpAddr, port: u16) -> std::io::Result<String> {
     namespace::run_in(Some(namespace), || {
         let mut stream = TcpStream::connect_timeout(&SocketAddr::from((to, port)), Duration::from_secs(3))?;
         stream.set_read_timeout(Some(Duration::from_secs(3)))?;
@@ -146,10 +186,8 @@ pub fn read_reply(namespace: &Path, to: Ipv4Addr, port: u16) -> std::io::Result<
 }
 
 /// Sends a datagram.
-pub fn send(namespace: &Path, to: Ipv4Addr, port: u16) -> std::io::Result<()> {
-    namespace::run_in(Some(namespace), || {
-        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?.send_to(b"x", (to, port)).map(drop)
-    })
+pub fn send(namespace: &Path, to: IpAddr, port: u16) -> std::io::Result<()> {
+    namespace::run_in(Some(namespace), || UdpSocket::bind((ANY, 0))?.send_to(b"x", (to, port)).map(drop))
 }
 
 /// Packets that came out at the other end of the node's default route.
@@ -157,18 +195,4 @@ pub fn leaked(node: &Node) -> u64 {
     let text = node.ip(&node.outside, "-s -o link show up0");
     let received = text.split("RX:").nth(1).unwrap().split('\\').nth(1).unwrap();
     received.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-/// The address of IPv4 of a pod.
-pub trait V4 {
-    fn v4(&self) -> Ipv4Addr;
-}
-
-impl V4 for Attachment {
-    fn v4(&self) -> Ipv4Addr {
-        match self.address() {
-            std::net::IpAddr::V4(address) => address,
-            std::net::IpAddr::V6(address) => panic!("{address}"),
-        }
-    }
 }

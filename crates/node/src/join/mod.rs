@@ -50,7 +50,7 @@ pub enum Error {
     Certificate(std::path::PathBuf),
     #[error("{0}; choose another name with --node-name, or wait until that node is not ready")]
     NameTaken(String),
-    #[error("the node's range of pod addresses {0:?} is no range of IPv4 addresses")]
+    #[error("the node's ranges of pod addresses {0:?} are not one range, or one of each family")]
     Range(String),
     #[error(transparent)]
     Client(#[from] client::Error),

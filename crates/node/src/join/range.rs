@@ -1,11 +1,11 @@
-//! The range of pod addresses that the control plane gives a node.
+//! The ranges of pod addresses that the control plane gives a node.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use client::{Client, WriteOptions};
 use k8s_openapi::api::core::v1::Node;
-use network::Cidr;
+use network::Ranges;
 use serde_json::json;
 
 use super::Error;
@@ -18,17 +18,19 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// When a user is told that the node still waits.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Creates the node with its address, unless it exists, and waits until it has a range. Fails if another machine that is ready has the
+/// Creates the node with its addresses, unless it exists, and waits until it has a range of each family of the cluster. Fails if another machine that is ready has the
 /// node's name.
-pub async fn await_range(client: &Client, name: &str, address: Ipv4Addr) -> Result<Cidr, Error> {
+pub async fn await_range(client: &Client, name: &str, addresses: &[IpAddr]) -> Result<Ranges, Error> {
     let api = client.api::<Node>();
     let started = tokio::time::Instant::now();
     let (mut pause, mut noted) = (FIRST_PAUSE, false);
     loop {
         match api.get_opt(name).await? {
             None => {
-                let node = json!({"metadata": {"name": name, "annotations": {POD_NETWORK: "vxlan"}}, "status": {"addresses": [
-                    {"type": "InternalIP", "address": address.to_string()}, {"type": "Hostname", "address": name}]}});
+                let own = addresses.iter().map(|ip| json!({"type": "InternalIP", "address": ip.to_string()}));
+                let all: Vec<_> = own.chain([json!({"type": "Hostname", "address": name})]).collect();
+                let node = json!({"metadata": {"name": name, "annotations": {POD_NETWORK: "vxlan"}},
+                    "status": {"addresses": all}});
                 let node = serde_json::from_value(node).unwrap_or_default();
                 match api.create(&WriteOptions::default(), &node).await {
                     Err(e) if !e.is_already_exists() => return Err(e.into()),
@@ -36,10 +38,11 @@ pub async fn await_range(client: &Client, name: &str, address: Ipv4Addr) -> Resu
                 }
             }
             Some(node) => {
-                check_owner(&node, name, address)?;
-                let range = node.spec.and_then(|s| s.pod_cidr).filter(|r| !r.is_empty());
-                if let Some(range) = range {
-                    return range.parse().map_err(|_| Error::Range(range));
+                check_owner(&node, name, addresses)?;
+                let spec = node.spec.unwrap_or_default();
+                let ranges = spec.pod_cidrs.unwrap_or_else(|| spec.pod_cidr.into_iter().collect()).join(",");
+                if !ranges.is_empty() {
+                    return ranges.parse().map_err(|_| Error::Range(ranges));
                 }
                 if started.elapsed() > LONG && !noted {
                     noted = true;
@@ -55,12 +58,12 @@ pub async fn await_range(client: &Client, name: &str, address: Ipv4Addr) -> Resu
 }
 
 /// Refuses the name of a node that is ready at another address.
-fn check_owner(node: &Node, name: &str, address: Ipv4Addr) -> Result<(), Error> {
+fn check_owner(node: &Node, name: &str, own: &[IpAddr]) -> Result<(), Error> {
     let Some(status) = &node.status else { return Ok(()) };
     let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
     let mut addresses = status.addresses.iter().flatten().filter(|a| a.type_ == "InternalIP");
     match addresses.next() {
-        Some(other) if ready && other.address != address.to_string() => {
+        Some(other) if ready && !own.iter().any(|ip| other.address == ip.to_string()) => {
             Err(Error::NameTaken(format!("the node {name} is ready already, at {}", other.address)))
         }
         _ => Ok(()),

@@ -1,6 +1,6 @@
 //! The host ports of a pod.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::PodSpec;
 use network::{HostPort, Protocol};
@@ -8,7 +8,7 @@ use network::{HostPort, Protocol};
 use crate::resources::is_sidecar;
 
 /// The host ports of app containers and sidecars, as in upstream's kubelet. None for a pod in the node's network, which has its
-/// ports there anyway. IPv6 addresses are ignored, since pods have none.
+/// ports there anyway.
 pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     if spec.host_network == Some(true) {
         return Vec::new();
@@ -20,7 +20,7 @@ pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
             let number = |n: i32| u16::try_from(n).ok().filter(|n| *n > 0);
             let address = match p.host_ip.as_deref().unwrap_or_default() {
                 "" => None,
-                text => Some(text.parse::<Ipv4Addr>().ok()?).filter(|a| !a.is_unspecified()),
+                text => Some(text.parse::<IpAddr>().ok()?).filter(|a| !a.is_unspecified()),
             };
             let protocol = match p.protocol.as_deref().unwrap_or("TCP") {
                 "TCP" => Protocol::Tcp,
@@ -64,11 +64,11 @@ mod tests {
             serde_json::from_value::<PodSpec>(spec).unwrap()
         };
         let found = |more| host_ports(&spec(more)).iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(found(json!({})), ["0.0.0.0:1/tcp", "0.0.0.0:3/tcp", "192.0.2.1:2/udp"]);
+        assert_eq!(found(json!({})), ["0.0.0.0:1/tcp", "0.0.0.0:3/tcp", "192.0.2.1:2/udp", "[::1]:4/tcp"]);
         assert!(found(json!({"hostNetwork": true})).is_empty());
         let all = host_ports(&spec(json!({})));
         let own = |last: Option<u8>, protocol, port| {
-            let address = last.map(|n| Ipv4Addr::new(192, 0, 2, n));
+            let address = last.map(|n| IpAddr::from([192, 0, 2, n]));
             HostPort { address, protocol, port, target: port }
         };
         let taken = |own: &[HostPort]| used_by_node(&all, own).map(ToString::to_string);
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(taken(&[own(Some(1), Protocol::Udp, 2)]), Some("192.0.2.1:2/udp".into()));
         assert_eq!(taken(&[own(Some(9), Protocol::Tcp, 1)]), Some("0.0.0.0:1/tcp".into()));
         let init = |policy: serde_json::Value| json!({"initContainers": [{"name": "i", "restartPolicy": policy, "ports": [port(9, "", "TCP")]}]});
-        assert_eq!(found(init(json!("Always"))).len(), 4);
-        assert_eq!(found(init(json!(null))).len(), 3);
+        assert_eq!(found(init(json!("Always"))).len(), 5);
+        assert_eq!(found(init(json!(null))).len(), 4);
     }
 }

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use client::Meta;
@@ -34,18 +34,18 @@ pub struct Objects<'a> {
     pub pods: Vec<(&'a Meta, &'a Pod)>,
 }
 
-/// A pod with its address.
+/// A pod with its addresses.
 struct Member<'a> {
     meta: &'a Meta,
     pod: &'a Pod,
-    address: Ipv4Addr,
+    addresses: Vec<IpAddr>,
 }
 
 /// The rules of the pods in `local` (UID → address) that are among the objects. A static pod is there as its mirror pod, with another UID.
-pub fn desired(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desired {
+pub fn desired(objects: &Objects, local: &BTreeMap<String, Vec<IpAddr>>) -> Desired {
     let mirrors = mirrors(objects, local);
-    let in_api = |(uid, address): (&String, &Ipv4Addr)| {
-        (mirrors.get(&**uid).map_or_else(|| uid.clone(), |mirror| (*mirror).to_owned()), *address)
+    let in_api = |(uid, addresses): (&String, &Vec<IpAddr>)| {
+        (mirrors.get(&**uid).map_or_else(|| uid.clone(), |mirror| (*mirror).to_owned()), addresses.clone())
     };
     let mut desired = desired_in_api(objects, &local.iter().map(in_api).collect());
     for (uid, mirror) in mirrors {
@@ -58,7 +58,7 @@ pub fn desired(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desired
 
 /// The UIDs of the mirror pods of static pods among `local`. Users may write the annotation: a pod that is in the API itself has no
 /// mirror, and of several the oldest counts that is not being deleted.
-fn mirrors<'a>(objects: &Objects<'a>, local: &'a BTreeMap<String, Ipv4Addr>) -> BTreeMap<&'a str, &'a str> {
+fn mirrors<'a>(objects: &Objects<'a>, local: &'a BTreeMap<String, Vec<IpAddr>>) -> BTreeMap<&'a str, &'a str> {
     let in_api: BTreeSet<&str> = objects.pods.iter().map(|(meta, _)| &*meta.uid).collect();
     let mut all: Vec<_> =
         objects.pods.iter().filter_map(|(meta, pod)| Some((*meta, pod.mirror_of.as_deref()?))).collect();
@@ -70,7 +70,7 @@ fn mirrors<'a>(objects: &Objects<'a>, local: &'a BTreeMap<String, Ipv4Addr>) -> 
     found
 }
 
-fn desired_in_api(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desired {
+fn desired_in_api(objects: &Objects, local: &BTreeMap<String, Vec<IpAddr>>) -> Desired {
     let mut index = Index::new(objects, local);
     let mut by_namespace: HashMap<&str, Vec<&Policy>> = HashMap::new();
     for (meta, policy) in &objects.policies {
@@ -78,7 +78,7 @@ fn desired_in_api(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desi
     }
     let mut out = Desired::default();
     for (meta, pod) in &objects.pods {
-        let Some(address) = local.get(&*meta.uid) else { continue };
+        let Some(addresses) = local.get(&*meta.uid) else { continue };
         let selected = by_namespace.get(&*meta.namespace).into_iter().flatten();
         let selected: Vec<&&Policy> = selected.filter(|p| p.pods.matches(|key| meta.label(key))).collect();
         let mut excess = 0;
@@ -101,7 +101,7 @@ fn desired_in_api(objects: &Objects, local: &BTreeMap<String, Ipv4Addr>) -> Desi
         };
         let ingress = collect(|p| p.ingress.as_ref(), Some(pod));
         let egress = collect(|p| p.egress.as_ref(), None);
-        out.pods.insert(meta.uid.to_string(), PodPolicy { address: *address, ingress, egress });
+        out.pods.insert(meta.uid.to_string(), PodPolicy { addresses: addresses.clone(), ingress, egress });
         if excess > 0 {
             *out.excess.entry(meta.namespace.to_string()).or_default() += excess;
         }
@@ -148,7 +148,7 @@ struct Index<'a> {
 }
 
 impl<'a> Index<'a> {
-    fn new(objects: &'a Objects<'a>, local: &BTreeMap<String, Ipv4Addr>) -> Index<'a> {
+    fn new(objects: &'a Objects<'a>, local: &BTreeMap<String, Vec<IpAddr>>) -> Index<'a> {
         let members = owners(&objects.pods, local);
         let mut groups: HashMap<&str, Group> = HashMap::new();
         for (i, member) in members.iter().enumerate() {
@@ -218,7 +218,8 @@ impl<'a> Index<'a> {
                 let key = (Some(own).filter(|_| namespaces.is_none()), namespaces, pods);
                 let known = self.selected.get(&key).cloned();
                 let set = known.unwrap_or_else(|| {
-                    let addresses = self.pods(own, namespaces, pods).into_iter().map(|m| m.address).collect();
+                    let selected = self.pods(own, namespaces, pods).into_iter();
+                    let addresses = selected.flat_map(|m| m.addresses.iter().copied()).collect();
                     let set = Arc::new(AddressSet { name: format!("pods-{}", short(&format!("{key:?}"))), addresses });
                     self.selected.insert(key, set.clone());
                     set
@@ -239,25 +240,29 @@ impl<'a> Index<'a> {
         if names.is_empty() {
             return None;
         }
-        let within = |block: &Block, address: Ipv4Addr| {
+        let within = |block: &Block, address: IpAddr| {
             block.cidr.contains(address) && !block.except.iter().any(|e: &Cidr| e.contains(address))
         };
-        let mut found: Vec<&Member> = Vec::new();
+        let mut found: Vec<(&Member, IpAddr)> = Vec::new();
+        let all = || self.members.iter().flat_map(|m| m.addresses.iter().map(move |address| (m, *address)));
         for peer in &rule.peers {
             match peer {
                 Peer::Nothing => {}
-                Peer::Block(block) => found.extend(self.members.iter().filter(|m| within(block, m.address))),
-                Peer::Pods { namespaces, pods } => found.extend(self.pods(own, namespaces.as_ref(), pods)),
+                Peer::Block(block) => found.extend(all().filter(|(_, address)| within(block, *address))),
+                Peer::Pods { namespaces, pods } => {
+                    let selected = self.pods(own, namespaces.as_ref(), pods).into_iter();
+                    found.extend(selected.flat_map(|m| m.addresses.iter().map(move |address| (m, *address))));
+                }
             }
         }
         if rule.peers.is_empty() {
-            found.extend(&self.members);
+            found.extend(all());
         }
         let mut endpoints = BTreeSet::new();
-        for member in found {
+        for (member, address) in found {
             let ports =
                 member.pod.ports.iter().filter(|(name, protocol, _)| names.contains(&(name.clone(), *protocol)));
-            endpoints.extend(ports.map(|(_, protocol, port)| (member.address, *protocol, *port)));
+            endpoints.extend(ports.map(|(_, protocol, port)| (address, *protocol, *port)));
         }
         let name = format!("ports-{}", short(&format!("{own} {:?} {names:?}", rule.peers)));
         Some(Arc::new(EndpointSet { name, endpoints }))
@@ -265,12 +270,13 @@ impl<'a> Index<'a> {
 }
 
 /// The pods with addresses. An address belongs to the pod of this node that has it, else to the newest pod that claims it.
-fn owners<'a>(pods: &[(&'a Meta, &'a Pod)], local: &BTreeMap<String, Ipv4Addr>) -> Vec<Member<'a>> {
+fn owners<'a>(pods: &[(&'a Meta, &'a Pod)], local: &BTreeMap<String, Vec<IpAddr>>) -> Vec<Member<'a>> {
     let mut claims: Vec<(bool, Member)> = Vec::new();
     for (meta, pod) in pods {
         let own = local.get(&*meta.uid);
-        if let Some(address) = own.copied().or(pod.address) {
-            claims.push((own.is_some(), Member { meta, pod, address }));
+        let addresses = own.unwrap_or(&pod.addresses).clone();
+        if !addresses.is_empty() {
+            claims.push((own.is_some(), Member { meta, pod, addresses }));
         }
     }
     let rank =
@@ -279,8 +285,13 @@ fn owners<'a>(pods: &[(&'a Meta, &'a Pod)], local: &BTreeMap<String, Ipv4Addr>) 
     let mut taken = BTreeSet::new();
     // Addresses of this node's pods that are not among the objects belong to them still.
     let known: BTreeSet<&str> = pods.iter().map(|(meta, _)| &*meta.uid).collect();
-    taken.extend(local.iter().filter(|(uid, _)| !known.contains(&***uid)).map(|(_, address)| *address));
-    claims.into_iter().filter(|(_, m)| taken.insert(m.address)).map(|(_, m)| m).collect()
+    taken.extend(local.iter().filter(|(uid, _)| !known.contains(&***uid)).flat_map(|(_, all)| all.iter().copied()));
+    let mut members: Vec<Member> = claims.into_iter().map(|(_, member)| member).collect();
+    for member in &mut members {
+        member.addresses.retain(|address| taken.insert(*address));
+    }
+    members.retain(|member| !member.addresses.is_empty());
+    members
 }
 
 /// The numbers of a rule's ports; names are those of `target`.

@@ -13,13 +13,13 @@ pub use desired::{Desired, Objects, desired};
 pub use view::{Pod, Policy};
 
 use client::informer::{Change, Subscription};
-use client::{Entry, Informer, Informers, Shutdown};
+use client::{Informer, Informers, Shutdown};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use network::policies::{PodGate, PodPolicy, Pods, PolicyRules};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ struct Cluster {
     pods: Informer<Pod>,
     namespaces: Informer<()>,
     /// The addresses of pods that are gone. Their connections are forgotten, so that the next pod with the address cannot use them.
-    left: Arc<Mutex<BTreeSet<Ipv4Addr>>>,
+    left: Arc<Mutex<BTreeSet<IpAddr>>>,
     _subscriptions: [Subscription; 2],
 }
 
@@ -69,7 +69,7 @@ impl Cluster {
         let left = Arc::new(Mutex::new(BTreeSet::new()));
         let leaving = left.clone();
         let of_pods = pods.subscribe(move |change| {
-            leaving.lock().extend(lost_address(change));
+            leaving.lock().extend(lost_addresses(change));
             notify(&a, change);
         });
         let subscriptions = [of_pods, namespaces.subscribe(move |change| notify(&b, change))];
@@ -79,12 +79,12 @@ impl Cluster {
     }
 }
 
-/// The address that a pod has no more.
-fn lost_address(change: &Change<Pod>) -> Option<Ipv4Addr> {
-    let old = change.old.as_ref()?;
-    let address = old.view.address?;
-    let is_kept = |new: &Arc<Entry<Pod>>| new.meta.uid == old.meta.uid && new.view.address == Some(address);
-    (!change.new.as_ref().is_some_and(is_kept)).then_some(address)
+/// The addresses that a pod has no more.
+fn lost_addresses(change: &Change<Pod>) -> Vec<IpAddr> {
+    let Some(old) = &change.old else { return Vec::new() };
+    let new = change.new.as_ref().filter(|new| new.meta.uid == old.meta.uid);
+    let kept = |address: &IpAddr| new.is_some_and(|new| new.view.addresses.contains(address));
+    old.view.addresses.iter().copied().filter(|address| !kept(address)).collect()
 }
 
 /// Notifies about changes of labels and of the view.

@@ -1,6 +1,6 @@
 //! The fields of policies and pods that decide which connections are allowed.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use meta::Value;
 use meta::selector::LabelSelector;
@@ -55,8 +55,8 @@ pub enum Port {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "RawPod")]
 pub struct Pod {
-    /// Its address in the pod network; none for a pod without one, and for one that has ended.
-    pub address: Option<Ipv4Addr>,
+    /// Its addresses in the pod network; empty for a pod without one, and for one that has ended.
+    pub addresses: Vec<IpAddr>,
     /// The named ports of its containers.
     pub ports: Vec<(String, Protocol, u16)>,
     /// The UID of the static pod that this one shows.
@@ -160,6 +160,14 @@ struct RawStatus {
     phase: String,
     #[serde(rename = "podIP")]
     pod_ip: String,
+    #[serde(rename = "podIPs", deserialize_with = "client::informer::or_default")]
+    pod_ips: Vec<RawIp>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawIp {
+    ip: String,
 }
 
 /// Protocols are TCP if nothing is given.
@@ -236,6 +244,18 @@ impl From<RawPort> for Port {
     }
 }
 
+/// At most one address of each family.
+fn addresses(status: &RawStatus) -> Vec<IpAddr> {
+    let all = std::iter::once(&status.pod_ip).chain(status.pod_ips.iter().map(|p| &p.ip));
+    let mut found: Vec<IpAddr> = Vec::new();
+    for address in all.filter_map(|text| text.parse::<IpAddr>().ok()) {
+        if !found.iter().any(|known| known.is_ipv4() == address.is_ipv4()) {
+            found.push(address);
+        }
+    }
+    found
+}
+
 impl From<RawPod> for Pod {
     fn from(RawPod { metadata, spec, status }: RawPod) -> Pod {
         let sidecars = spec.init_containers.into_iter().flatten();
@@ -245,7 +265,7 @@ impl From<RawPod> for Pod {
         let has_ended = matches!(&*status.phase, "Succeeded" | "Failed");
         Pod {
             // A pod in the network of its node is part of the node.
-            address: status.pod_ip.parse().ok().filter(|_| !spec.host_network && !has_ended),
+            addresses: if spec.host_network || has_ended { Vec::new() } else { addresses(&status) },
             ports: named
                 .filter_map(|p| Some((p.name, protocol(&p.protocol)?, u16::try_from(p.container_port).ok()?)))
                 .collect(),

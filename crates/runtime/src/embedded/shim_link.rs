@@ -43,16 +43,11 @@ impl Peer {
 
     /// The next message with its descriptors; `None` when the shim is gone.
     pub async fn receive(&self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
-        let mut buffer = vec![0; wire::MAX_PACKET];
-        let received = self
-            .0
-            .async_io(tokio::io::Interest::READABLE, |fd| {
-                wire::receive(fd.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)
-            })
-            .await;
-        match received {
-            Ok((0, _)) => Ok(None),
-            Ok((length, fds)) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds))),
+        let readable = tokio::io::Interest::READABLE;
+        let receive = |fd: &OwnedFd| wire::receive(fd.as_fd(), MsgFlags::MSG_DONTWAIT);
+        match self.0.async_io(readable, receive).await {
+            Ok((packet, _)) if packet.is_empty() => Ok(None),
+            Ok((packet, fds)) => Ok(Some((serde_json::from_slice(&packet)?, fds))),
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Ok(None),
             Err(e) => Err(e),
         }

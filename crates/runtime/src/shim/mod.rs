@@ -93,9 +93,8 @@ pub fn is_requested() -> bool {
 }
 
 fn read_birth() -> Option<Birth> {
-    let mut buffer = vec![0; wire::MAX_PACKET];
-    let (length, _) = wire::receive(io::stdin().as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()?;
-    serde_json::from_slice(&buffer[..length]).ok()
+    let (packet, _) = wire::receive(io::stdin().as_fd(), MsgFlags::MSG_DONTWAIT).ok()?;
+    serde_json::from_slice(&packet).ok()
 }
 
 type ConnectionId = u64;
@@ -306,13 +305,13 @@ impl Shim {
 
     fn receive(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get(&id) else { return };
-        let mut buffer = vec![0; wire::MAX_PACKET];
-        match wire::receive(connection.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        match wire::receive(connection.socket.as_fd(), MsgFlags::MSG_DONTWAIT) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Ok((0, _)) | Err(_) => self.disconnect(id),
-            Ok((length, fds)) => {
-                let request = serde_json::from_slice::<Request>(&buffer[..length]);
-                wipe(&mut buffer[..length]);
+            Err(_) => self.disconnect(id),
+            Ok((packet, _)) if packet.is_empty() => self.disconnect(id),
+            Ok((mut packet, fds)) => {
+                let request = serde_json::from_slice::<Request>(&packet);
+                wipe(&mut packet);
                 match request {
                     Ok(request) => self.call(id, request, fds),
                     Err(e) => self.reply(id, 0, Err(format!("bad request: {e}"))),

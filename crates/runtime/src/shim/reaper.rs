@@ -48,15 +48,14 @@ pub fn start(pod: &PodRecord, users: Option<&OwnedFd>) -> Result<Reaper, String>
     }
     drop(theirs);
     let (mut pid, mut proc, mut error) = (None, None, None);
-    let mut buffer = vec![0; 4096];
     loop {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match wire::receive(report.as_fd(), &mut buffer, MsgFlags::empty()) {
-            Ok((0, _)) => break,
-            Ok((length, fds)) => match (buffer[0], &buffer[1..length]) {
-                (REPORT_PID, number) => pid = text(number).parse::<i32>().ok(),
-                (REPORT_PROC, _) => proc = fds.into_iter().next(),
-                (_, message) => error = Some(text(message)),
+        match wire::receive(report.as_fd(), MsgFlags::empty()) {
+            Ok((packet, fds)) => match packet.split_first() {
+                None => break,
+                Some((&REPORT_PID, number)) => pid = text(number).parse::<i32>().ok(),
+                Some((&REPORT_PROC, _)) => proc = fds.into_iter().next(),
+                Some((_, message)) => error = Some(text(message)),
             },
             Err(e) => {
                 error = Some(e.to_string());

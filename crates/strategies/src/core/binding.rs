@@ -100,7 +100,7 @@ impl Function for Binding {
         let non_empty = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
         let p =
             Preconditions { uid: non_empty(binding.uid()), resource_version: non_empty(binding.resource_version()) };
-        env.registry.update(&pod, &change, &p, options, &AdmitAll).await?;
+        env.registry.update(&pod, &change, &p, &options.untracked(), &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Object::from_value(v).ok_or_else(|| Status::internal("no status"))
     }

@@ -101,8 +101,8 @@ async fn mark_and_delete(
             mark(&mut o, &now);
             Ok(Target::object(o))
         };
-        let status = subresource(pod, "status");
-        let updated = env.registry.update(&status, &change, &options.preconditions, write, &AdmitAll).await?;
+        let (status, write) = (subresource(pod, "status"), write.untracked());
+        let updated = env.registry.update(&status, &change, &options.preconditions, &write, &AdmitAll).await?;
         if let Some(version) = options.preconditions.resource_version.as_mut().filter(|v| !v.is_empty()) {
             updated.into_written().object.resource_version().clone_into(version);
         }

@@ -115,3 +115,28 @@ async fn the_oldest_updates_are_merged() {
     assert!(updates[0]["fieldsV1"]["f:data"].get("f:k0").is_some());
     assert!(managers(&o).contains(&"applier Apply v1".to_owned()));
 }
+
+/// As in a cluster of upstream: who creates a pod owns its fields, and neither the scheduler's binding nor the condition of an eviction
+/// is anybody's. (Server-side apply of `nodeName` would have conflicted with `kube-scheduler`.)
+#[tokio::test]
+async fn bindings_and_evictions_are_not_tracked() {
+    let c = Cluster::start(1).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let managers = |pod: &Value| {
+        let all = pod["metadata"]["managedFields"].as_array().unwrap();
+        all.iter().map(|m| m["manager"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let pod = json!({"metadata": {"name": "p", "finalizers": ["example.com/keep"]}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let json_type = "application/json";
+    written(&c, "POST", &format!("{pods}?fieldManager=creator"), json_type, &pod).await;
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    written(&c, "POST", &format!("{pods}/p/binding?fieldManager=binder"), json_type, &binding).await;
+    let bound = read(&c, &format!("{pods}/p")).await;
+    assert_eq!((bound["spec"]["nodeName"].as_str(), managers(&bound)), (Some("n"), vec!["creator".to_owned()]));
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    written(&c, "POST", &format!("{pods}/p/eviction?fieldManager=evictor"), json_type, &eviction).await;
+    let evicted = read(&c, &format!("{pods}/p")).await;
+    let conditions = evicted["status"]["conditions"].as_array().unwrap();
+    assert!(conditions.iter().any(|c| c["type"] == "DisruptionTarget"), "{evicted}");
+    assert_eq!(managers(&evicted), ["creator"]);
+}

@@ -1,0 +1,192 @@
+//! Nodes whose pods and services have addresses of both families. The first one is IPv6.
+
+use crate::machine::{KEMUDI, Machine};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const FLAGS: [&str; 9] = [
+    "up",
+    "--nodes",
+    "2",
+    "--cluster-cidr",
+    "fd00:10:244::/56,10.244.0.0/16",
+    "--service-cluster-ip-range",
+    "fd00:10:96::/112,10.96.0.0/16",
+    "--node-network",
+    "10.89.0.0/24,fd00:10:89::/64",
+];
+
+const WEB: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: kemudi.local/demo:latest
+        readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: headless}
+spec: {clusterIP: None, ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 8080}]}
+";
+
+const POLICY: &str = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web}, spec: {podSelector: {matchLabels: {app: web}}, \
+    ingress: [{from: [{ipBlock: {cidr: 'fd00:10:244::/56'}}]}]}}";
+
+struct Pod {
+    name: String,
+    namespace: PathBuf,
+    addresses: Vec<IpAddr>,
+}
+
+fn texts(value: &Value, key: &str) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(|v| v[key].as_str()).map(str::to_owned).collect()
+}
+
+fn pods(m: &Machine) -> Vec<Pod> {
+    let list = m.json(&["pods", "-l", "app=web"]);
+    let ready = |p: &&Value| p["status"]["containerStatuses"][0]["ready"] == true;
+    let pod = |p: &Value| {
+        let text = |v: &Value| v.as_str().unwrap().to_owned();
+        let (node, uid) = (text(&p["spec"]["nodeName"]), text(&p["metadata"]["uid"]));
+        let namespace = m.data().join("nodes").join(node).join("netns").join(uid);
+        let addresses = texts(&p["status"]["podIPs"], "ip").iter().map(|a| a.parse().unwrap()).collect();
+        Pod { name: text(&p["metadata"]["name"]), namespace, addresses }
+    };
+    list["items"].as_array().into_iter().flatten().filter(ready).map(pod).collect()
+}
+
+/// The name of the pod that answers.
+fn answer(namespace: &Path, to: IpAddr, port: u16) -> std::io::Result<String> {
+    network::namespace::run_in(Some(namespace), || {
+        let patience = Duration::from_secs(3);
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::from((to, port)), patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.write_all(b"GET /hostname HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text.split_once("\r\n\r\n").map(|(_, body)| body.trim().to_owned()).unwrap_or_default())
+    })
+}
+
+/// The data of the records of IPv6 of a name.
+fn resolve(namespace: &Path, server: IpAddr, name: &str) -> std::io::Result<Vec<IpAddr>> {
+    let mut query = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        query.push(u8::try_from(label.len()).unwrap());
+        query.extend(label.bytes());
+    }
+    query.extend([0, 0, 28, 0, 1]);
+    network::namespace::run_in(Some(namespace), || {
+        let socket = UdpSocket::bind("[::]:0")?;
+        socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+        socket.send_to(&query, (server, 53))?;
+        let mut buffer = [0; 1500];
+        let length = socket.recv(&mut buffer)?;
+        // Each record ends with the 16 bytes of the address; the name before it is compressed.
+        let records = &buffer[query.len()..length];
+        let count = usize::from(buffer[7]);
+        let size = records.len().checked_div(count).unwrap_or(0);
+        let data = records.chunks(size.max(16)).take(count).map(|r| <[u8; 16]>::try_from(&r[r.len() - 16..]).unwrap());
+        Ok(data.map(IpAddr::from).collect())
+    })
+}
+
+/// Clauses: K01.dual-stack
+#[test]
+fn nodes_with_both_families() {
+    let mut m = Machine::new("dual");
+    let refused = |flags: &[&str]| {
+        let output = m.command(KEMUDI).args(flags).arg("--data-dir").arg(m.data()).output().unwrap();
+        assert!(!output.status.success(), "{flags:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let one_family = refused(&["up", "--cluster-cidr", "10.244.0.0/16,10.245.0.0/16"]);
+    assert!(one_family.contains("are of one family"), "{one_family}");
+    let without_pods = refused(&["up", "--service-cluster-ip-range", "10.96.0.0/16,fd00:10:96::/112"]);
+    assert!(without_pods.contains("is of a family that --cluster-cidr 10.244.0.0/16 does not have"), "{without_pods}");
+    let without_nodes = refused(&FLAGS[..7]);
+    assert!(without_nodes.contains("--node-network 10.89.0.0/24 has no range of the family"), "{without_nodes}");
+    assert_eq!(m.left(), Vec::<String>::new(), "a start that is refused leaves nothing");
+
+    m.start(&FLAGS);
+    m.ready(&["node-1", "node-2"]);
+    m.apply(WEB);
+    let pods = m.eventually("a pod on every node", || Some(pods(&m)).filter(|p| p.len() == 2));
+    let names: BTreeSet<String> = pods.iter().map(|p| p.name.clone()).collect();
+    let node = m.json(&["node", "node-1"]);
+    assert_eq!(node["spec"]["podCIDRs"].as_array().map(Vec::len), Some(2), "{node}");
+    let own = texts(&node["status"]["addresses"], "address");
+    assert_eq!(own, ["10.89.0.11", "fd00:10:89::b", "node-1"]);
+    let service = m.json(&["service", "web"]);
+    let cluster_ips = service["spec"]["clusterIPs"].as_array().unwrap();
+    let cluster_ips: Vec<IpAddr> = cluster_ips.iter().map(|v| v.as_str().unwrap().parse().unwrap()).collect();
+    assert!(cluster_ips[0].is_ipv6() && cluster_ips[1].is_ipv4(), "{service}");
+    let range = m.json(&["servicecidr", "kubernetes"]);
+    assert_eq!(range["spec"]["cidrs"], serde_json::json!(["fd00:10:96::/112", "10.96.0.0/16"]));
+
+    // Pods of both nodes, from each pod and from this machine, by both families.
+    for to in &pods {
+        assert!(to.addresses[0].is_ipv6() && to.addresses[1].is_ipv4(), "{:?}", to.addresses);
+        for address in &to.addresses {
+            for from in &pods {
+                m.eventually(&format!("{} reaches {address}", from.name), || {
+                    (answer(&from.namespace, *address, 8080).ok()? == to.name).then_some(())
+                });
+            }
+            assert_eq!(m.get(*address, 8080, "/hostname").unwrap(), to.name, "from this machine to {address}");
+        }
+    }
+    let balanced = |what: &str, ask: &dyn Fn() -> std::io::Result<String>| {
+        let mut seen = BTreeSet::new();
+        m.eventually(what, || {
+            seen.extend(ask());
+            names.is_subset(&seen).then_some(())
+        });
+    };
+    for ip in &cluster_ips {
+        balanced(&format!("both pods answer at {ip}"), &|| answer(&pods[0].namespace, *ip, 80));
+    }
+    for address in ["10.89.0.12", "fd00:10:89::c"].map(|a| a.parse::<IpAddr>().unwrap()) {
+        balanced(&format!("both pods answer at the node port of {address}"), &|| m.get(address, 30080, "/hostname"));
+    }
+    // The API server, and the DNS server of the first family.
+    let api: IpAddr = "fd00:10:96::1".parse().unwrap();
+    let connect = || TcpStream::connect_timeout(&SocketAddr::from((api, 443)), Duration::from_secs(3)).map(drop);
+    m.eventually("pods reach the API server", || network::namespace::run_in(Some(&pods[0].namespace), connect).ok());
+    let dns = "fd00:10:96::a".parse().unwrap();
+    let resolved = |name: &str, expect: BTreeSet<IpAddr>| {
+        m.eventually(name, || {
+            let found: BTreeSet<IpAddr> = resolve(&pods[1].namespace, dns, name).ok()?.into_iter().collect();
+            (found == expect).then_some(())
+        });
+    };
+    resolved("web.default.svc.cluster.local", [cluster_ips[0]].into());
+    resolved("headless.default.svc.cluster.local", pods.iter().map(|p| p.addresses[0]).collect());
+
+    // A policy with a block of IPv6 allows nothing of IPv4.
+    m.apply(POLICY);
+    for (address, reached) in [(pods[1].addresses[0], true), (pods[1].addresses[1], false)] {
+        m.eventually(&format!("{address} is reached: {reached}"), || {
+            (answer(&pods[0].namespace, address, 8080).is_ok() == reached).then_some(())
+        });
+    }
+    let down = m.kemudi(&["down", "--purge"]);
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    assert_eq!(m.left(), Vec::<String>::new());
+}
