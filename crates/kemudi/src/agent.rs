@@ -4,12 +4,13 @@ use crate::cluster_network::ClusterNetwork;
 use crate::containers;
 use crate::kubelet::Sockets;
 use crate::options::NodeIps;
+use crate::pod_network::{self, Plugins};
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
 use meta::{Clock, Rng};
 use network::policies::{Options as PolicyOptions, PolicyRules};
-use network::{HostPort, PodNetwork, Protocol, Ranges, ServiceOptions, ServiceRules};
+use network::{HostPort, PodInterfaces, PodNetwork, Protocol, Ranges, ServiceOptions, ServiceRules};
 use node::configuration::KubeletConfiguration;
 use node::join::POD_NETWORK;
 use node::{Agent, Allowlist, DnsOptions, MachineObserver};
@@ -57,6 +58,8 @@ pub enum Error {
     Network(#[from] network::Error),
     #[error(transparent)]
     Containers(#[from] containers::Error),
+    #[error(transparent)]
+    PodNetwork(#[from] pod_network::Error),
     #[error("stopping the containers of the node: {0}")]
     Runtime(#[from] runtime::Error),
     #[error("{path}: {source}")]
@@ -76,6 +79,8 @@ pub struct Config {
     pub registries: Option<PathBuf>,
     /// The programs that return credentials for images.
     pub credential_plugins: node::credentials::Plugins,
+    /// The CNI plugins that connect pods; `None` for the network of kemudi.
+    pub plugins: Option<Plugins>,
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
     pub node_name: String,
@@ -122,11 +127,15 @@ impl Config {
             state_directory: self.data_dir.join("network"),
             namespace_directory: self.data_dir.join("netns"),
             node_namespace: None,
+            interfaces: match self.plugins {
+                Some(_) => PodInterfaces::Plugins,
+                None => PodInterfaces::Bridge,
+            },
             pod_ranges: self.pod_ranges,
             cluster_ranges: self.cluster.pods,
             service_ranges: self.cluster.services,
             load_balancer_ranges: self.cluster.load_balancers.map(Ranges::from),
-            tunnel: self.node_ips.as_ref().map(NodeIps::v4),
+            tunnel: self.node_ips.as_ref().filter(|_| self.plugins.is_none()).map(NodeIps::v4),
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
             masquerade: self.pod_egress || self.node_ips.is_some(),
@@ -162,6 +171,14 @@ pub struct RunningNode {
     /// The listeners of the agent's API, which end when the last request has been answered after the shutdown.
     pub listeners: Component,
     pub handle: node::Handle,
+}
+
+/// Errors if the pods of a data directory cannot be connected by these plugins, or by this program if there are none.
+pub fn check_network(data_dir: &Path, plugins: Option<&Plugins>, has_endpoint: bool) -> Result<(), Error> {
+    if plugins.is_some() && has_endpoint {
+        return Err(pod_network::Error::Runtime.into());
+    }
+    Ok(pod_network::check(data_dir, plugins)?)
 }
 
 /// Opens the pod network. Its packet rules are in place before any address of the cluster can be used.
@@ -275,7 +292,17 @@ pub async fn start(
     let file_volumes = Arc::new(node::FileVolumes::new(volumes.clone(), data_dir.join("pods")));
     file_volumes.recover().await;
     let gate = network.gate();
-    gate.close();
+    let pods = match &config.plugins {
+        None => {
+            gate.close();
+            node::Network::Own(network.clone())
+        }
+        Some(plugins) => {
+            let limit = config.configuration.runtime_request_timeout.get();
+            let ranges = config.pod_ranges.iter().map(|range| range.to_string()).collect();
+            node::Network::Plugins(pod_network::open(&config.data_dir, plugins, ranges, limit).await?)
+        }
+    };
     let host = containers.host;
     let agent = Agent::new(node::Options {
         client: environment.client.clone(),
@@ -293,7 +320,7 @@ pub async fn start(
         credential_plugins: config.credential_plugins.clone(),
         runtime: containers.runtime,
         images: containers.images,
-        network: Some(network.clone()),
+        network: Some(pods),
         node_namespace: None,
         data_dir,
         file_volumes: file_volumes.clone(),
@@ -310,7 +337,7 @@ pub async fn start(
         own_ports: own_ports.clone(),
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
-        annotations: match &config.node_ips {
+        annotations: match config.network().tunnel {
             Some(_) => [(POD_NETWORK.to_owned(), "vxlan".to_owned())].into(),
             None => BTreeMap::new(),
         },
@@ -344,16 +371,18 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
-    let policies = Arc::new(PolicyRules::open(config.policies())?);
-    let (informers, shutdown) = (environment.policy_informers.clone(), environment.shutdown.clone());
-    node.spawn("network-policies", OnEnd::Restart, move || {
-        proxy::policies::run(proxy::policies::Options {
-            informers: informers.clone(),
-            gate: gate.clone(),
-            rules: policies.clone(),
-            shutdown: shutdown.clone(),
-        })
-    });
+    if config.plugins.is_none() {
+        let policies = Arc::new(PolicyRules::open(config.policies())?);
+        let (informers, shutdown) = (environment.policy_informers.clone(), environment.shutdown.clone());
+        node.spawn("network-policies", OnEnd::Restart, move || {
+            proxy::policies::run(proxy::policies::Options {
+                informers: informers.clone(),
+                gate: gate.clone(),
+                rules: policies.clone(),
+                shutdown: shutdown.clone(),
+            })
+        });
+    }
     let (shared, shutdown) = (environment.informers.clone(), environment.shutdown.clone());
     node.spawn("dns", OnEnd::Restart, move || {
         dns::run(dns::Options {
@@ -364,7 +393,7 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
-    if config.node_ips.is_some() {
+    if config.network().tunnel.is_some() {
         let (shared, name, shutdown) =
             (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
         node.spawn("pod-routes", OnEnd::Restart, move || {
@@ -417,6 +446,7 @@ pub enum Remains {
 pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     let config = recorded(data_dir);
     containers::purge(data_dir, no_clock()).await?;
+    pod_network::purge(data_dir).await?;
     if remains == Remains::All {
         ServiceRules::purge(&config.services(Vec::new())).await?;
         PolicyRules::purge(&config.policies()).await?;
@@ -442,6 +472,7 @@ fn recorded(data_dir: &Path) -> Config {
         configuration: KubeletConfiguration::default(),
         registries: None,
         credential_plugins: node::credentials::Plugins::default(),
+        plugins: None,
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
         node_name: String::new(),
         node_ips: None,

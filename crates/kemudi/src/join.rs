@@ -99,6 +99,8 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     let credential_plugins = options.kubelet.credential_plugins()?;
     let endpoints = containers::endpoints(&configuration).map_err(agent::Error::from)?;
     containers::check(&options.data_dir, endpoints.as_ref()).map_err(agent::Error::from)?;
+    let plugins = options.kubelet.network.plugins().map_err(agent::Error::from)?;
+    agent::check_network(&options.data_dir, plugins.as_ref(), endpoints.is_some())?;
     let sysctls = node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?;
     let node_name = options.kubelet.node_name()?;
     let token = token(&options)?;
@@ -157,6 +159,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         configuration,
         registries: options.kubelet.registries.clone(),
         credential_plugins,
+        plugins,
         kubelet_root: options.kubelet.root_dir.clone(),
         node_name: node_name.clone(),
         node_ips: Some(node_ips.clone()),

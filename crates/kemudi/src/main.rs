@@ -38,6 +38,7 @@ mod options;
 mod output;
 mod peers;
 mod pki;
+mod pod_network;
 mod privileges;
 mod reload;
 mod signals;

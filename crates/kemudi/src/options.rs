@@ -205,6 +205,8 @@ pub struct KubeletOptions {
     /// Socket of the image service of the container runtime, if it is another one.
     #[arg(long, value_name = "ENDPOINT")]
     pub image_service_endpoint: Option<String>,
+    #[command(flatten)]
+    pub network: crate::pod_network::NetworkFlags,
     /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]

@@ -11,7 +11,7 @@ use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::{
     access, agent, background, bootstrap, containers, data_dir, dns_endpoints, down, join, machine, node_shutdown,
-    privileges,
+    pod_network, privileges,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -273,6 +273,15 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::Nodes(_) if endpoints.is_some() => return Err(agent::Error::from(containers::Error::Nodes).into()),
         _ => containers::check(&options.data_dir, endpoints.as_ref()).map_err(agent::Error::from)?,
     }
+    let plugins_of_pods = match &local {
+        Local::Node(o) | Local::Nodes(o) => o.kubelet.network.plugins().map_err(agent::Error::from)?,
+        Local::None => None,
+    };
+    match (&local, &plugins_of_pods) {
+        (Local::Nodes(_), Some(_)) => return Err(agent::Error::from(pod_network::Error::Nodes).into()),
+        (Local::Node(_), plugins) => agent::check_network(&options.data_dir, plugins.as_ref(), endpoints.is_some())?,
+        _ => {}
+    }
     let sysctls = match &local {
         Local::Node(_) | Local::Nodes(_) => node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?,
         Local::None => node::Allowlist::default(),
@@ -321,6 +330,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 registries: o.kubelet.registries.clone(),
                 credential_plugins,
                 kubelet_root: o.kubelet.root_dir.clone(),
+                plugins: plugins_of_pods,
                 node_name,
                 node_ips: o.kubelet.node_ip.clone(),
                 pod_egress: o.pod_egress,

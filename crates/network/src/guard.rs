@@ -33,6 +33,11 @@ pub(crate) async fn raise(
     nft::apply(namespace, &tables.concat()).await
 }
 
+/// Removes the route of last resort to a range that others carry.
+pub(crate) async fn release(netlink: &Netlink, range: Cidr) -> Result<()> {
+    netlink.delete_route(RouteKind::Unreachable { to: range, metric: METRIC }).await
+}
+
 /// Removes the guard: the last step of a purge.
 pub(crate) async fn lower(namespace: Option<&Path>, netlink: &Netlink, id: &str, ranges: &[Cidr]) -> Result<()> {
     nft::remove(namespace, &table(id)).await?;

@@ -7,7 +7,8 @@
 //! `purge` removes exactly that. All of it lives in one network namespace (the machine's, or one given by path), so that several
 //! nodes fit on one machine.
 //!
-//! Container runtimes that create the namespaces of pods themselves reach all this through a CNI plugin ([`cni`]).
+//! Container runtimes that create the namespaces of pods themselves reach all this through a CNI plugin ([`cni`]). Other CNI plugins
+//! connect pods instead, if the node is configured so.
 //!
 //! Clusters have IPv4, or IPv4 and IPv6: a table of nftables for each family, with the same rules. Nodes reach each other by IPv4.
 //!
@@ -39,7 +40,7 @@ mod tunnel;
 pub use address::{Cidr, Family, Ranges};
 pub use host_ports::HostPort;
 pub use machine::{Egress, NodeBridge};
-pub use pods::{Attachment, Options, PodNetwork};
+pub use pods::{Attachment, Options, PodInterfaces, PodNetwork};
 pub use ports::interface;
 pub use protocol::Protocol;
 pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Progress, ServicePort, ServiceRules};
@@ -100,6 +101,9 @@ pub enum Error {
     /// An interface of this name exists that belongs to another program.
     #[error("interface {0:?} exists and is not ours")]
     Foreign(String),
+    /// A CNI plugin, or its configuration, cannot be used.
+    #[error(transparent)]
+    Cni(#[from] cni::Error),
     /// The rules for network policies do not show the pod yet, or show it still.
     #[error("the rules of the pod's network policies are not up to date")]
     Policies,

@@ -26,6 +26,17 @@ use crate::ports::{self, Rules, pod_hardware_address};
 use crate::tunnel::{self, Peer, Tunnel};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
+/// Who connects the pods of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodInterfaces {
+    /// This network, with its bridge.
+    #[default]
+    Bridge,
+    /// CNI plugins ([`crate::cni::PluginNetwork`]). The bridge then has the addresses of the node and of services alone, and packets
+    /// for pods are left to the plugins.
+    Plugins,
+}
+
 /// The options of a node's pod network.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,6 +48,8 @@ pub struct Options {
     pub namespace_directory: PathBuf,
     /// The node's namespace; `None` is that of the process.
     pub node_namespace: Option<PathBuf>,
+    /// Who connects pods.
+    pub interfaces: PodInterfaces,
     /// Addresses of this node's pods. There is a range of IPv4.
     pub pod_ranges: Ranges,
     /// Addresses of all pods of the cluster.
@@ -94,6 +107,14 @@ impl Options {
             return invalid(format!("{}: this kernel has no IPv6", self.pod_ranges));
         }
         Ok(())
+    }
+
+    /// The ranges whose packets stay on the devices of this network.
+    fn guarded(&self) -> Vec<Cidr> {
+        match self.interfaces {
+            PodInterfaces::Bridge => self.ranges(),
+            PodInterfaces::Plugins => self.untranslated_ranges().collect(),
+        }
     }
 
     fn table(&self) -> String {
@@ -165,10 +186,15 @@ impl PodNetwork {
         }
         let node = options.node_namespace.as_deref();
         let netlink = Netlink::open(node)?;
-        let ranges = options.ranges();
         let bridge_name = options.bridge();
         let devices = [bridge_name.clone(), tunnel::device(&options.id)];
-        guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
+        guard::raise(node, &netlink, &options.id, &options.guarded(), &devices).await?;
+        if options.interfaces == PodInterfaces::Plugins {
+            // Of a start without plugins.
+            for range in options.cluster_ranges.iter() {
+                guard::release(&netlink, range).await?;
+            }
+        }
         let (directory, ranges) = (options.state_directory.clone(), options.pod_ranges);
         let (ipam, host_ports) = blocking(move || -> Result<_> {
             let ipam = Ipam::open(directory.join("addresses.json"), ranges)?;
@@ -650,7 +676,8 @@ fn script(options: &Options, family: Family) -> String {
     let Some(pod_range) = options.pod_ranges.of(family) else { return script };
     script.push_str(&format!("add table {ip} {table}\n"));
     let leaving = format!("{ip} saddr {pod_range} {ip} daddr != {{ {all} }} oifname != \"{bridge}\"");
-    if options.masquerade {
+    let is_ours = options.interfaces == PodInterfaces::Bridge;
+    if options.masquerade && is_ours {
         script.push_str(&format!(
             "add chain {ip} {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
              add rule {ip} {table} leave {leaving} masquerade\n"
@@ -662,7 +689,7 @@ fn script(options: &Options, family: Family) -> String {
              add rule {ip} {table} unknown-{hook} {ip} daddr {{ {of_services} }} counter reject with {no_host}\n"
         ));
     }
-    if !options.masquerade {
+    if !options.masquerade && is_ours {
         // Answers to external connections (node ports) are still forwarded.
         script.push_str(&format!(
             "add chain {ip} {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
@@ -41,6 +42,9 @@ use crate::shutdown;
 use crate::static_pods::{self, StaticPodSource, mirror};
 use crate::volumes::token::TokenRequests;
 use crate::volumes::{Memory, Plugins, Volumes};
+
+/// How often the limit of all pods is tried again.
+const ENFORCEMENT_RETRY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -95,6 +99,7 @@ impl Agent {
             Ok::<_, Error>((capacity, users, Arc::new(managers.map_err(Error::Managers)?)))
         })
         .await?;
+        *known.managers.write() = managers.meters();
         let client = options.client.clone();
         let (own_root, own_client) = (root.clone(), client.clone());
         let dra = blocking(move || Dra::open(own_root.clone(), own_client, &own_root.path)).await;
@@ -161,7 +166,7 @@ impl Agent {
             options: options.clone(),
         });
         // A node with a runtime that works is ready when it registers.
-        known.runtime.check(&*options.runtime).await;
+        known.runtime.check(&*options.runtime, options.network.as_ref()).await;
         let reporter =
             Reporter::new(options.clone(), capacity, recorder.clone(), known.clone(), managers.devices.clone());
         let (own_node, admission) = (reporter.own_node(), shared.admission.clone());
@@ -172,8 +177,10 @@ impl Agent {
         );
         *known.pods.write() = Some(pods.clone());
         let images = Arc::new(ImageCollector::new(options.clone()));
+        let memory = shared.memory;
         let work = async {
             tokio::join!(
+                limit_pods(options.clone(), memory, recorder.clone()),
                 restarted("node status", || reporter.run()),
                 restarted("image garbage collection", || {
                     let (images, recorder, node) = (images.clone(), recorder.clone(), regarding(&options.node_name));
@@ -197,7 +204,7 @@ impl Agent {
                 restarted("eviction", || eviction::run(shared.clone(), images.clone(), wakes.clone())),
                 listen(events, wakes.clone(), &*options.runtime),
                 dispatch(shared.clone(), pods, node.clone(), own_node, wakes.clone()),
-                known.runtime.follow(&*options.runtime),
+                known.runtime.follow(&*options.runtime, options.network.as_ref()),
                 shutdown::run(&known.shutdown, &options.configuration, &admission, &wakes),
                 follow_manifests(&options, &known),
                 restarted("CSINode", || plugin_types::keep_csi_node(&cluster, &csi, &node, &options.node_name)),
@@ -229,6 +236,40 @@ async fn follow_manifests(options: &Options, known: &Known) {
         static_pods::follow(source, known.static_pods.clone())
     })
     .await;
+}
+
+/// Limits the memory of all pods to what is not reserved, and tells of it once. While pods use more, the kernel may refuse the limit; it
+/// is tried again (upstream `enforceNodeAllocatableCgroups`).
+async fn limit_pods(options: Arc<Options>, memory: u64, recorder: Recorder) {
+    let limit = match options.configuration.enforces_pods() {
+        true => memory.saturating_sub(options.configuration.reserved("memory")),
+        // That of an earlier configuration ends.
+        false => {
+            return set_limit(&options, -1)
+                .await
+                .unwrap_or_else(|error| tracing::debug!(%error, "removing the limit failed"));
+        }
+    };
+    loop {
+        let about = regarding(&options.node_name);
+        match set_limit(&options, i64::try_from(limit).unwrap_or(i64::MAX)).await {
+            Ok(()) => {
+                let message = "Updated Node Allocatable limit across pods";
+                return recorder.normal(about, "NodeAllocatableEnforced", message);
+            }
+            Err(error) => {
+                let message = format!("Failed to update Node Allocatable Limits \"kubepods\": {error}");
+                recorder.warning(about, "FailedNodeAllocatableEnforcement", message);
+            }
+        }
+        tokio::time::sleep(ENFORCEMENT_RETRY).await;
+    }
+}
+
+async fn set_limit(options: &Arc<Options>, bytes: i64) -> Result<(), runtime::Error> {
+    let host = options.host.clone();
+    let limit = Resources { memory_limit: Some(bytes), ..Resources::default() };
+    blocking(move || host.set_cgroup("kubepods", &limit)).await
 }
 
 /// Creates the cgroups above those of pods. A failure is logged: pods then run without these limits.

@@ -11,6 +11,7 @@ use metrics::{HealthChecks, Row, Set};
 use runtime::{ContainerState, PodState, Runtime};
 use tokio::time::Instant;
 
+use crate::affinity::Meters;
 use crate::eviction::Evictions;
 use crate::objects::Whole;
 use crate::pod::probes::Kind;
@@ -112,6 +113,8 @@ pub(crate) struct Known {
     pub evictions: Evictions,
     pub volumes: Arc<VolumeUsages>,
     pub runtime: RuntimeState,
+    /// The metrics of the managers of processors, memory and topology, once the agent runs.
+    pub managers: RwLock<Arc<Meters>>,
     begun: Instant,
     /// When the agent was made, on the monotonic clock.
     started: String,
@@ -134,6 +137,7 @@ impl Known {
             evictions: Evictions::default(),
             volumes: Arc::default(),
             runtime: RuntimeState::default(),
+            managers: RwLock::default(),
             begun: Instant::now(),
             started: meta::time::format(now),
             beat: AtomicU64::new(0),
@@ -231,7 +235,7 @@ impl Known {
             let count = containers.iter().filter(|c| c.state == state).count();
             self.agent.gauge(&RUNNING_CONTAINERS, &[label]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
-        Ok(self.agent.text())
+        Ok(self.agent.text() + &self.managers.read().text())
     }
 
     /// The text of `/metrics/probes`.

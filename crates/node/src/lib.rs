@@ -53,6 +53,7 @@ pub use file_volumes::{FileVolumes, Format, obstacle as file_volume_obstacle};
 pub use options::{Options, SeccompDefault};
 pub use peers::{NodeNetwork, follow_peers};
 pub use pod::files::DnsOptions;
+pub use pod::network::Network;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};
 pub use server::{Body, Handle, Sender};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use client::Client;
 use meta::{Clock, Rng};
-use network::{HostPort, PodNetwork};
+use network::HostPort;
 use runtime::image::ImageService;
 use runtime::{Host, Runtime};
 
@@ -16,6 +16,7 @@ use crate::configuration::KubeletConfiguration;
 use crate::eviction::NodeObserver;
 use crate::file_volumes::FileVolumes;
 use crate::pod::files::DnsOptions;
+use crate::pod::network::Network;
 use crate::pod::sysctls::Allowlist;
 use crate::static_pods::PodDecoder;
 
@@ -37,7 +38,7 @@ pub struct Options {
     /// The images of the runtime.
     pub images: Arc<dyn ImageService>,
     /// `None`: pods have no network of their own.
-    pub network: Option<PodNetwork>,
+    pub network: Option<Network>,
     /// The network namespace of the node, if it is not that of the process.
     pub node_namespace: Option<PathBuf>,
     /// The directory of pods, volumes and plugins: an absolute path without links.

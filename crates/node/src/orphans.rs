@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::objects::Whole;
 use crate::pod::container::POD_UID;
+use crate::pod::network::Network;
 use crate::shared::Shared;
 
 /// How often the removal of pods with volumes of drivers is tried again.
@@ -32,16 +33,29 @@ pub(crate) async fn remove_orphans(shared: &Arc<Shared>, pods: &Informer<Whole>)
     if let Some(network) = &shared.options.network {
         orphans.extend(network.attached().await.into_keys());
     }
+    let plugins = match &shared.options.network {
+        Some(Network::Plugins(network)) => Some(network.clone()),
+        _ => None,
+    };
     let mut later = Vec::new();
     for uid in orphans.difference(&known) {
         tracing::info!(uid, "removing what is left of a deleted pod");
-        match shared.volumes.has_driver_volumes(uid).await {
+        match plugins.is_some() || shared.volumes.has_driver_volumes(uid).await {
+            // CNI plugins may take minutes.
             true => later.push(uid.clone()),
-            false => drop(shared.remove_orphan(uid).await),
+            false if !shared.remove_orphan(uid).await => later.push(uid.clone()),
+            false => {}
         }
     }
     remove_orphan_logs(&shared.options.log_dir, known).await;
     let mut tasks = JoinSet::new();
+    if let Some(network) = plugins {
+        tasks.spawn(async move {
+            if let Err(error) = network.collect_garbage().await {
+                tracing::debug!(%error, "the network plugins did not remove what is left of pods that are gone");
+            }
+        });
+    }
     if !later.is_empty() {
         tasks.spawn(remove_later(shared.clone(), later));
     }

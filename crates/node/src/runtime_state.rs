@@ -6,6 +6,8 @@ use parking_lot::Mutex;
 use runtime::{Condition, Runtime};
 use tokio::time::Instant;
 
+use crate::pod::network::Network;
+
 /// The time between two checks.
 const PERIOD: Duration = Duration::from_secs(5);
 /// How long after its last good answer a runtime is down.
@@ -19,39 +21,59 @@ pub(crate) struct RuntimeState(Mutex<State>);
 struct State {
     /// When the runtime was ready last.
     synced: Option<Instant>,
-    problems: Vec<String>,
+    runtime_problem: Option<String>,
+    network_problem: Option<String>,
 }
 
 impl RuntimeState {
     /// Checks the runtime, for ever.
-    pub async fn follow(&self, runtime: &dyn Runtime) {
+    pub async fn follow(&self, runtime: &dyn Runtime, network: Option<&Network>) {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.check(runtime).await;
+            self.check(runtime, network).await;
         }
     }
 
-    /// Asks the runtime for its state.
-    pub async fn check(&self, runtime: &dyn Runtime) {
+    /// Asks the runtime and the network for their states.
+    pub async fn check(&self, runtime: &dyn Runtime, network: Option<&Network>) {
+        let of_runtime = self.check_runtime(runtime).await;
+        let Some(condition) = (match network {
+            Some(network) => {
+                let own = network.status().await;
+                of_runtime.map(|of_runtime| if own.is_ready { of_runtime } else { own })
+            }
+            None => of_runtime,
+        }) else {
+            return;
+        };
+        let what = "container runtime network not ready";
+        self.0.lock().network_problem = (!condition.is_ready).then(|| problem(what, "NetworkReady", &condition));
+    }
+
+    /// Asks the runtime for its state. Returns that of its network.
+    async fn check_runtime(&self, runtime: &dyn Runtime) -> Option<Condition> {
         let status = match runtime.status().await {
             Ok(status) => status,
             Err(error) => {
                 tracing::warn!(%error, "the container runtime does not report its state; retrying");
-                return;
+                return None;
             }
         };
         let mut state = self.0.lock();
-        state.problems.clear();
+        state.runtime_problem = None;
         if status.runtime.is_ready {
             state.synced = Some(Instant::now());
         } else {
-            state.problems.push(problem("container runtime not ready", "RuntimeReady", &status.runtime));
+            state.runtime_problem = Some(problem("container runtime not ready", "RuntimeReady", &status.runtime));
         }
-        if !status.network.is_ready {
-            state.problems.push(problem("container runtime network not ready", "NetworkReady", &status.network));
-        }
+        Some(status.network)
+    }
+
+    /// Why no pod can be connected, as far as it is known.
+    pub fn network_problem(&self) -> Option<String> {
+        self.0.lock().network_problem.clone()
     }
 
     /// Why the node is not ready; empty if the runtime works.
@@ -62,7 +84,8 @@ impl RuntimeState {
             Some(at) if at.elapsed() >= THRESHOLD => Some("container runtime is down"),
             Some(_) => None,
         };
-        age.map(str::to_owned).into_iter().chain(state.problems.iter().cloned()).collect()
+        let problems = state.runtime_problem.iter().chain(&state.network_problem);
+        age.map(str::to_owned).into_iter().chain(problems.cloned()).collect()
     }
 }
 

@@ -18,7 +18,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A network namespace, a directory, and processes that end with this value.
 pub struct Machine {
     pub name: String,
+    /// What is released once the cluster is removed, before the directory.
+    pub held: Option<Box<dyn std::any::Any>>,
     pub directory: tempfile::TempDir,
+    /// Fields of the KubeletConfiguration of nodes.
+    pub kubelet: String,
     processes: Vec<Child>,
     runtime: Runtime,
 }
@@ -27,8 +31,11 @@ impl Machine {
     pub fn new(name: &str) -> Self {
         let name = format!("kemudi-{name}-{}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]));
+        // The disk of the machine may be fuller than a node's should be.
+        let kubelet = "evictionHard: {memory.available: 10Mi}".to_owned();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let machine = Self { name, directory: tempfile::tempdir().unwrap(), processes: Vec::new(), runtime };
+        let machine =
+            Self { name, held: None, directory: tempfile::tempdir().unwrap(), kubelet, processes: Vec::new(), runtime };
         machine.ip("link set lo up");
         machine
     }
@@ -59,9 +66,8 @@ impl Machine {
         let mut command = self.command(KEMUDI);
         command.args(args).arg("--data-dir").arg(self.data());
         if matches!(args.first(), Some(&("up" | "agent"))) {
-            // The disk of the machine may be fuller than a node's should be.
             let path = self.directory.path().join("kubelet.yaml");
-            let fields = "evictionHard: {memory.available: 10Mi}";
+            let fields = &self.kubelet;
             let text = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{fields}\n");
             fs::write(&path, text).unwrap();
             command.arg("--kubelet-config").arg(path);
@@ -138,6 +144,24 @@ impl Machine {
         for node in nodes {
             self.eventually(&format!("{node} is ready"), || self.is_ready(node).then_some(()));
         }
+    }
+
+    /// A condition of a node.
+    pub fn condition(&self, node: &str, kind: &str) -> Value {
+        let node = self.json(&["node", node]);
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|c| c["type"] == kind).unwrap_or_default()
+    }
+
+    /// Waits for an event of an object whose message contains a text, and returns the message.
+    #[track_caller]
+    pub fn event(&self, name: &str, reason: &str, part: &str) -> String {
+        self.eventually(&format!("event {reason} of {name} with {part:?}"), || {
+            let list = self.json(&["events", "-A"]);
+            let is = |e: &&Value| e["involvedObject"]["name"] == name && e["reason"] == reason;
+            let mut messages = list["items"].as_array()?.iter().filter(is).filter_map(|e| e["message"].as_str());
+            messages.find(|m| m.contains(part)).map(str::to_owned)
+        })
     }
 
     pub fn is_ready(&self, node: &str) -> bool {

@@ -1,9 +1,11 @@
 //! Several nodes: on one machine (`kemudi up --nodes`), and on machines of their own (`kemudi agent`), which are network namespaces here.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
+mod cni;
 mod dual_stack;
 mod egress;
 mod machine;
+mod pressure;
 
 use machine::{KEMUDI, Machine};
 use serde_json::Value;
@@ -134,8 +136,13 @@ fn connects(m: &Machine, pod: &str, to: Ipv4Addr, port: u16) -> bool {
     let text = |v: &Value| v.as_str().unwrap().to_owned();
     let (node, uid) = (text(&pod["spec"]["nodeName"]), text(&pod["metadata"]["uid"]));
     let namespace = m.data().join("nodes").join(node).join("netns").join(uid);
+    connects_from(&namespace, to, port)
+}
+
+/// Whether a process in a network namespace connects to an address.
+fn connects_from(namespace: &std::path::Path, to: Ipv4Addr, port: u16) -> bool {
     let connect = || std::net::TcpStream::connect_timeout(&(to, port).into(), std::time::Duration::from_millis(500));
-    network::namespace::run_in(Some(&namespace), connect).is_ok()
+    network::namespace::run_in(Some(namespace), connect).is_ok()
 }
 
 /// Network policies between pods of different nodes, and a load balancer for all of them and this machine.

@@ -60,6 +60,7 @@ impl Node {
             state_directory: directory.path().join("state"),
             namespace_directory: directory.path().join("pods"),
             node_namespace: Some(node.clone()),
+            interfaces: network::PodInterfaces::Bridge,
             pod_ranges: "10.1.3.0/24".parse().unwrap(),
             cluster_ranges: "10.1.0.0/16".parse().unwrap(),
             service_ranges: "10.96.0.0/16".parse().unwrap(),

@@ -159,3 +159,36 @@ fn what_does_not_fit_is_refused() {
         "unknown Topology Manager Policy option: \"x\"",
     );
 }
+
+/// Clauses: R03.metrics
+#[tokio::test]
+async fn requests_and_errors_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let m = open(directory.path(), json!({"topologyManagerPolicy": "single-numa-node"})).unwrap();
+    let has = |line: &str| assert!(m.meters().text().lines().any(|l| l == line), "{line} in {}", m.meters().text());
+    has("kubelet_cpu_manager_shared_pool_size_millicores 6000");
+    has("kubelet_cpu_manager_pinning_requests_total 0");
+    m.admit(&pod("a", &[("2", "1Gi")])).await.unwrap();
+    m.admit(&pod("shared", &[("500m", "1Gi")])).await.unwrap();
+    m.admit(&pod("large", &[("4", "1Gi")])).await.unwrap_err();
+    has("kubelet_topology_manager_admission_requests_total 3");
+    has("kubelet_topology_manager_admission_errors_total 1");
+    has("kubelet_topology_manager_admission_duration_ms_count 3");
+    has("kubelet_cpu_manager_pinning_requests_total 1");
+    has("kubelet_cpu_manager_pinning_errors_total 0");
+    has("kubelet_memory_manager_pinning_requests_total 2");
+    has("kubelet_cpu_manager_shared_pool_size_millicores 4000");
+    has("kubelet_cpu_manager_exclusive_cpu_allocation_count 2");
+    m.release("a").await;
+    has("kubelet_cpu_manager_shared_pool_size_millicores 6000");
+    let m = open(directory.path(), json!({"topologyManagerPolicy": "none"})).unwrap();
+    m.admit(&pod("b", &[("7", "1Gi")])).await.unwrap_err();
+    let text = m.meters().text();
+    for line in [
+        "kubelet_cpu_manager_pinning_errors_total 1",
+        "kubelet_topology_manager_admission_requests_total 1",
+        "kubelet_topology_manager_admission_errors_total 0",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}

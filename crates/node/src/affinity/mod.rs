@@ -16,6 +16,7 @@ pub(crate) mod cpus;
 mod cpuset;
 pub(crate) mod hints;
 pub(crate) mod memory;
+mod meters;
 pub(crate) mod topology;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use plugins::api::pod_resources::ContainerMemory;
 use runtime::{ContainerState, Resources, Runtime};
 use supervisor::blocking;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::admission::Rejection;
 use crate::configuration::KubeletConfiguration;
@@ -41,6 +43,8 @@ use cpus::{CpuError, StaticCpus};
 pub use cpuset::CpuSet;
 use hints::{Hint, Hints, Policy, Scope, TopologyPolicy};
 use memory::StaticMemory;
+pub(crate) use meters::Meters;
+use meters::Outcome;
 pub use topology::{Sysfs, Topology, TopologySource};
 
 /// The reason of pods whose resources are not on common NUMA nodes.
@@ -67,6 +71,7 @@ pub struct Managers {
     pub devices: Arc<Devices>,
     /// Notified when the shared processors have changed.
     changed: Notify,
+    meters: Arc<Meters>,
 }
 
 impl Managers {
@@ -111,8 +116,11 @@ impl Managers {
             let memory = StaticMemory::new(&topology, &reserved, saved_memory);
             allocations.memory = Some(memory.map_err(|e| memory_checkpoint.complaint(&e))?);
         }
+        let meters = Arc::new(Meters::default());
+        allocations.show(&meters);
         Ok(Self {
             policy,
+            meters,
             allocations: Mutex::new(allocations),
             cpu_checkpoint,
             memory_checkpoint,
@@ -123,7 +131,13 @@ impl Managers {
 
     /// Allocates processors, memory and devices for a new pod. Rejects it, and allocates nothing, if that is not possible.
     pub async fn admit(&self, pod: &Pod) -> Result<(), Rejection> {
+        let begun = Instant::now();
         let result = self.allocate(pod).await;
+        let outcome = match self.policy.policy {
+            Policy::None => Outcome::Succeeded,
+            _ => Outcome::from(&result),
+        };
+        self.meters.admitted(outcome, begun.elapsed());
         if result.is_err() {
             self.release(text(&pod.metadata.uid)).await;
         }
@@ -154,7 +168,7 @@ impl Managers {
                 }
             };
             self.devices.allocate(pod, container, hint.nodes).await.map_err(unexpected)?;
-            if self.allocations.lock().allocate(pod, container, hint)? {
+            if self.allocations.lock().allocate(pod, container, hint, &self.meters)? {
                 self.changed.notify_one();
             }
         }
@@ -191,9 +205,15 @@ impl Managers {
             changed |= all.memory.as_mut().is_some_and(|m| m.release(uid));
         }
         if changed {
+            all.show(&self.meters);
             self.changed.notify_one();
         }
         changed
+    }
+
+    /// The metrics of the managers.
+    pub fn meters(&self) -> Arc<Meters> {
+        self.meters.clone()
     }
 
     async fn save(&self) {
@@ -290,6 +310,14 @@ fn container_memory(resource: &str, size: u64, nodes: &[u32]) -> ContainerMemory
 }
 
 impl Allocations {
+    /// Shows how many processors are allocated.
+    fn show(&self, meters: &Meters) {
+        let Some(cpus) = &self.cpus else { return };
+        let shared = cpus.state().default_cpu_set.iter().filter(|cpu| cpus.allocatable().iter().any(|a| a == *cpu));
+        let exclusive = cpus.state().entries.values().flat_map(BTreeMap::values).map(CpuSet::len);
+        meters.cpus(shared.count(), exclusive.sum());
+    }
+
     fn hints(&self, pod: &Pod, container: &Container) -> Vec<Hints> {
         let cpus = self.cpus.as_ref().map(|c| c.hints(pod, container));
         let memory = self.memory.as_ref().map(|m| m.hints(pod, container));
@@ -303,10 +331,15 @@ impl Allocations {
     }
 
     /// Returns whether the shared processors have changed.
-    fn allocate(&mut self, pod: &Pod, container: &Container, hint: Hint) -> Result<bool, Rejection> {
+    fn allocate(&mut self, pod: &Pod, container: &Container, hint: Hint, meters: &Meters) -> Result<bool, Rejection> {
         let mut changed = false;
         if let Some(cpus) = &mut self.cpus {
-            changed = cpus.allocate(pod, container, hint.nodes).map_err(|error| match error {
+            let result = cpus.allocate(pod, container, hint.nodes);
+            // Most containers do not request any.
+            if !matches!(result, Ok(false)) {
+                meters.pinned_cpus(Outcome::from(&result));
+            }
+            changed = result.map_err(|error| match error {
                 CpuError::NoWholeCores { .. } | CpuError::NotEnoughCores { .. } => {
                     Rejection::new("SMTAlignmentError", error.to_string())
                 }
@@ -314,8 +347,13 @@ impl Allocations {
             })?;
         }
         if let Some(memory) = &mut self.memory {
-            memory.allocate(pod, container, hint).map_err(unexpected)?;
+            let result = memory.allocate(pod, container, hint);
+            if pod.spec.as_ref().is_some_and(|s| crate::resources::qos(s) == crate::resources::Qos::Guaranteed) {
+                meters.pinned_memory(Outcome::from(&result));
+            }
+            result.map_err(unexpected)?;
         }
+        self.show(meters);
         Ok(changed)
     }
 }

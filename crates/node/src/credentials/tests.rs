@@ -252,3 +252,41 @@ fn wrong_configurations_are_refused() {
     let nowhere = Plugins::read(&w.path("config.json"), &w.path("nowhere")).unwrap_err().to_string();
     assert!(nowhere.contains("unknown field"), "the configuration is read first: {nowhere}");
 }
+
+/// Pods that start together run a program only so often at a time, and all of them get credentials.
+/// Clauses: K03.credential-providers
+#[tokio::test]
+async fn a_program_runs_a_few_times_at_a_time() {
+    let w = World::new();
+    let (running, go) = (w.path("running"), w.path("go"));
+    std::fs::create_dir(&running).unwrap();
+    let auth = json!({"r.io": {"username": "u", "password": "p"}});
+    let script = format!(
+        "touch {running}/$$\nwhile ! test -e {go}; do sleep 0.01; done\nrm {running}/$$\n{}",
+        answer("Image", Some("0s"), &auth),
+        running = running.display(),
+        go = go.display()
+    );
+    w.program("plugin", &script);
+    let providers = Arc::new(w.start(&[provider("plugin", &["r.io"])]));
+    let (all, pod) = (3 * MOST_RUNNING, Arc::new(pod("p", "default")));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..all {
+        let (providers, pod) = (providers.clone(), pod.clone());
+        tasks.spawn(async move { users(&providers, &pod, &format!("r.io/app-{number}")).await });
+    }
+    let count = || std::fs::read_dir(&running).unwrap().count();
+    let begun = tokio::time::Instant::now();
+    // More would come soon after the last one that may run.
+    let mut rounds_after = 0;
+    while rounds_after < 30 {
+        assert!(count() <= MOST_RUNNING, "{} run at a time", count());
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{} run", count());
+        rounds_after += u32::from(count() == MOST_RUNNING);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    std::fs::write(&go, "").unwrap();
+    let found = tasks.join_all().await;
+    assert!(found.len() == all && found.iter().all(|users| users == &["u"]), "{found:?}");
+    assert_eq!(w.calls(), all);
+}

@@ -153,10 +153,10 @@ impl Evictor {
         out
     }
 
-    /// Waits until an evicted pod has ended, but not for long.
+    /// Waits until an evicted pod has ended and its volumes are gone, but not for long. Another pod would be evicted too early.
     async fn wait_for_end(&self, uid: &str) {
         let begun = Instant::now();
-        while self.shared.admission.holds(uid) {
+        while self.shared.admission.holds(uid) || self.shared.volumes.has_volumes(uid).await {
             if begun.elapsed() >= CLEANUP {
                 tracing::warn!(uid, "an evicted pod has not ended in time");
                 return;

@@ -89,8 +89,8 @@ impl Resolv {
     }
 }
 
-/// Content of /etc/resolv.conf (kubelet `dns.GetPodDNS`).
-pub fn resolv_conf(pod: &Pod, options: &DnsOptions) -> String {
+/// How a pod resolves names (kubelet `dns.GetPodDNS`).
+fn resolv(pod: &Pod, options: &DnsOptions) -> Resolv {
     let spec = pod.spec.as_ref();
     let host_network = spec.is_some_and(|s| s.host_network == Some(true));
     let node = Resolv::parse(&options.node);
@@ -131,6 +131,18 @@ pub fn resolv_conf(pod: &Pod, options: &DnsOptions) -> String {
             out.options.push(text);
         }
     }
+    out
+}
+
+/// The name servers, search domains and options of a pod.
+pub fn name_servers(pod: &Pod, options: &DnsOptions) -> [Vec<String>; 3] {
+    let Resolv { servers, searches, options } = resolv(pod, options);
+    [servers, searches, options]
+}
+
+/// Content of /etc/resolv.conf.
+pub fn resolv_conf(pod: &Pod, options: &DnsOptions) -> String {
+    let out = resolv(pod, options);
     let mut text = String::new();
     if !out.searches.is_empty() {
         text.push_str(&format!("search {}\n", out.searches.join(" ")));

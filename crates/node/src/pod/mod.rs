@@ -12,6 +12,7 @@ mod hooks;
 pub(crate) mod keyring;
 pub(crate) mod local_storage;
 mod messages;
+pub(crate) mod network;
 pub mod plan;
 mod ports;
 pub mod probes;

@@ -15,6 +15,7 @@ use super::{Error, Handle};
 use crate::counts::PodLabels;
 use crate::node::{meminfo, processes};
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
+use crate::pod::network::Network;
 
 /// A rate is the mean over at least this many nanoseconds, once an earlier sample is so old.
 const WINDOW: u64 = 10_000_000_000;
@@ -185,6 +186,11 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         Some(n) => n.attached().await,
         None => Default::default(),
     };
+    // Those of plugins have a device with a name of the plugin on the node.
+    let namespaces = match &options.network {
+        Some(Network::Plugins(n)) => n.namespaces().await,
+        _ => Default::default(),
+    };
     let node_namespace = options.node_namespace.clone();
     let host = options.host.clone();
     let (devices, machine) = blocking(move || (devices(node_namespace.as_deref()), Machine::read(&*host))).await;
@@ -213,13 +219,21 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
             });
         }
         let uid = label(POD_UID);
-        let device = attached.get(&uid).map(|a| network::interface(a));
-        let network = device.and_then(|d| devices_by_name.get(&*d)).map(|node_side| Interface {
-            name: "eth0".into(),
-            // The pod receives what the node sends into the pair.
-            received: node_side.sent,
-            sent: node_side.received,
-        });
+        let network = match namespaces.get(&uid).cloned() {
+            Some(namespace) => {
+                let inside = blocking(move || self::devices(Some(&namespace))).await;
+                inside.into_iter().find(|i| i.name == "eth0")
+            }
+            None => {
+                let device = attached.get(&uid).map(|a| network::interface(a));
+                device.and_then(|d| devices_by_name.get(&*d)).map(|node_side| Interface {
+                    name: "eth0".into(),
+                    // The pod receives what the node sends into the pair.
+                    received: node_side.sent,
+                    sent: node_side.received,
+                })
+            }
+        };
         pods.push(PodUsage {
             pod: PodLabels { name: label(POD_NAME), namespace: label(POD_NAMESPACE), uid },
             created: pod.created_at,

@@ -288,6 +288,13 @@ impl Volumes {
 
     /// Tears down the volumes of a pod whose containers have ended, and removes its directory. The pod may be gone from the API.
     pub async fn tear_down(&self, uid: &str) -> Result<(), Error> {
+        self.tear_down_volumes(uid).await?;
+        let directory = self.pod_directory(uid);
+        blocking(move || beneath::remove_tree(&directory)).await.map_err(io_error("removing a pod's directory"))
+    }
+
+    /// Tears down the volumes of a pod whose containers have ended for good. The rest of its directory stays until the pod is deleted.
+    pub async fn tear_down_volumes(&self, uid: &str) -> Result<(), Error> {
         if let Some(plugins) = &self.plugins {
             plugins.usages.remove(uid);
             plugins.csi.tear_down_pod(uid).await.map_err(Error::Content)?;
@@ -303,15 +310,21 @@ impl Volumes {
                 return Err(error);
             }
         }
-        let directory = self.pod_directory(uid);
+        let (directory, volumes) = (self.pod_directory(uid), self.volumes_directory(uid));
         blocking(move || {
             beneath::unmount_below(&directory)?;
-            beneath::remove_tree(&directory)
+            beneath::remove_tree(&volumes)
         })
         .await
-        .map_err(io_error("removing a pod's directory"))?;
+        .map_err(io_error("removing a pod's volumes"))?;
         self.contents.release(uid);
         Ok(())
+    }
+
+    /// Whether volumes are left of a pod.
+    pub async fn has_volumes(&self, uid: &str) -> bool {
+        let directory = self.volumes_directory(uid);
+        blocking(move || directory.exists()).await
     }
 
     /// Whether volumes of drivers are left of a pod.

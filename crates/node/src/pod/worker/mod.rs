@@ -119,6 +119,8 @@ pub(crate) struct Worker {
     counts_ends: bool,
     /// One of each family of the cluster; empty without a network of its own.
     ips: Vec<IpAddr>,
+    /// Whether the volumes of the pod, which has ended, are gone.
+    volumes_ended: bool,
     /// Why the agent ended the pod.
     failed: Option<Failure>,
     stage: Stage,
@@ -204,6 +206,7 @@ impl Worker {
             killed: BTreeSet::new(),
             counts_ends: is_new,
             ips: Vec::new(),
+            volumes_ended: false,
             failed: None,
             stage: Stage::Running,
             refreshed: None,

@@ -6,14 +6,16 @@ use std::path::PathBuf;
 
 use client::Severity;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use network::HostPort;
 use runtime::{IdRange, NetworkOwner, PidMode, PodConfig};
 use supervisor::blocking;
 
 use super::observe::Observed;
-use super::{Worker, unless_ending};
+use super::{Worker, is_ending, unless_ending};
 use crate::pod::backoff::go_duration;
-use crate::pod::holds::{FIRST_RETRY, LAST_RETRY, SANDBOX};
+use crate::pod::holds::{FIRST_RETRY, LAST_RETRY, SANDBOX, SYNC_RETRY};
+use crate::pod::network::{Network, sandbox};
 use crate::pod::plan::Plan;
 use crate::pod::spec::{all_containers, text};
 use crate::pod::{container, files, ports};
@@ -61,6 +63,14 @@ impl Worker {
             self.event(None, Severity::Warning, "FailedPrepareDynamicResources", message);
             return false;
         }
+        let has_network = self.pod.spec.as_ref().is_some_and(|s| s.host_network != Some(true));
+        if let Some(problem) = self.shared.known.runtime.network_problem().filter(|_| has_network) {
+            let now = self.now();
+            self.holds.hold(SANDBOX, FIRST_RETRY, SYNC_RETRY, now);
+            let message = format!("network is not ready: {problem}");
+            self.event(None, Severity::Warning, "NetworkNotReady", message);
+            return false;
+        }
         match self.try_sandbox(attempt).await {
             Ok(()) => {
                 self.holds.release(SANDBOX);
@@ -69,6 +79,8 @@ impl Worker {
                 }
                 true
             }
+            // What has begun is undone with the pod.
+            Err(_) if is_ending(&self.inbox.borrow()) => false,
             Err(why) => {
                 let now = self.now();
                 self.holds.hold(SANDBOX, FIRST_RETRY, LAST_RETRY, now);
@@ -82,7 +94,7 @@ impl Worker {
     async fn try_sandbox(&mut self, attempt: u32) -> Result<(), String> {
         let pod = self.pod.clone();
         let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
-        let options = &self.shared.options;
+        let options = self.shared.options.clone();
         let host_network = spec.host_network == Some(true);
         let own_users = spec.host_users == Some(false);
         let domain = &options.dns.domain;
@@ -105,32 +117,13 @@ impl Worker {
             own_users.then(|| shared.users.range(&uid)).transpose().map_err(|e| e.to_string())
         })
         .await?;
-        let owner = options.runtime.network_owner();
-        let netns = match (&options.network, host_network) {
-            (Some(network), false) => {
-                let (addresses, netns) = match owner {
-                    // Its CNI plugin attaches the namespace that it makes.
-                    NetworkOwner::Runtime => (network.reserve(&self.uid).await.map_err(|e| e.to_string())?, None),
-                    NetworkOwner::Caller => {
-                        let own = match user_namespace {
-                            Some(range) => Some(network_of(range).await.map_err(|e| format!("user namespace: {e}"))?),
-                            None => None,
-                        };
-                        let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
-                        (a.addresses, Some(a.namespace))
-                    }
-                };
-                self.ips = addresses;
+        let netns = match &options.network {
+            Some(network) if !host_network => {
                 let ports = ports::host_ports(spec);
-                let published = match ports::used_by_node(&ports, &options.own_ports) {
-                    Some(port) => Err(format!("port {port} is the node's own")),
-                    None => network.publish(&self.uid, &ports).await.map_err(|e| e.to_string()),
-                };
-                if let Err(why) = published {
-                    self.disconnect().await;
-                    return Err(why);
+                if let Some(port) = ports::used_by_node(&ports, &options.own_ports) {
+                    return Err(format!("port {port} is the node's own"));
                 }
-                netns
+                self.connect(&pod, network, user_namespace, ports).await?
             }
             _ => options.node_namespace.clone(),
         };
@@ -161,8 +154,8 @@ impl Worker {
             uid: self.uid.clone(),
             attempt,
             hostname,
-            netns,
-            address: self.ips.first().copied().filter(|_| !host_network && owner == NetworkOwner::Runtime),
+            netns: netns.clone(),
+            address: self.ips.first().copied().filter(|_| !host_network && netns.is_none()),
             pid,
             host_ipc: spec.host_ipc == Some(true),
             user_namespace,
@@ -186,6 +179,48 @@ impl Worker {
                 Err(e.to_string())
             }
         }
+    }
+
+    /// Connects the pod. Returns its network namespace, unless the runtime makes it.
+    async fn connect(
+        &mut self,
+        pod: &Pod,
+        network: &Network,
+        users: Option<IdRange>,
+        ports: Vec<HostPort>,
+    ) -> Result<Option<PathBuf>, String> {
+        let text = |e: network::Error| e.to_string();
+        let is_runtimes = self.shared.options.runtime.network_owner() == NetworkOwner::Runtime;
+        let own = match users {
+            Some(range) if !is_runtimes => Some(network_of(range).await.map_err(|e| format!("user namespace: {e}"))?),
+            _ => None,
+        };
+        let (network, netns) = match network {
+            // Its CNI plugin attaches the namespace that it makes.
+            Network::Own(network) if is_runtimes => {
+                self.ips = network.reserve(&self.uid).await.map_err(text)?;
+                (network, None)
+            }
+            Network::Own(network) => {
+                let attached = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(text)?;
+                self.ips = attached.addresses;
+                (network, Some(attached.namespace))
+            }
+            Network::Plugins(network) => {
+                let sandbox = sandbox(pod, &self.shared.options.dns)?;
+                // A plugin may take minutes.
+                let attached = unless_ending(self.inbox.clone(), network.attach(&sandbox, own.as_ref())).await;
+                let attached = attached.ok_or("the pod is being deleted")?.map_err(text)?;
+                self.ips = attached.addresses;
+                // Host ports are the plugins', too.
+                return Ok(Some(attached.namespace));
+            }
+        };
+        if let Err(error) = network.publish(&self.uid, &ports).await {
+            self.disconnect().await;
+            return Err(error.to_string());
+        }
+        Ok(netns)
     }
 
     /// Removes a pod that could not start from the network. Errors are ignored, since the first one is reported.

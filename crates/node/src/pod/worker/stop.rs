@@ -187,6 +187,11 @@ impl Worker {
             }
             if let Err(error) = self.remove().await {
                 tracing::warn!(pod = %self.name(), %error, "cleaning up the pod failed; it is tried again");
+                if let Error::Network(error) = error {
+                    let (uid, error) = (&self.uid, error.to_string());
+                    let what = format!("failed to \"KillPodSandbox\" for {uid:?} with KillPodSandboxError: {error:?}");
+                    self.event(None, Severity::Warning, "FailedKillPod", format!("error killing pod: {what}"));
+                }
                 return Duration::from_secs(2);
             }
             self.stage = Stage::Removed;

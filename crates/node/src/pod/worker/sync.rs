@@ -35,7 +35,8 @@ impl Worker {
                 self.end_admission().await;
             }
             // The end may not be reported yet.
-            return if terminal { RESYNC } else { self.report(true).await.map_or(RESYNC, |u| u.retry) };
+            let next = if terminal { RESYNC } else { self.report(true).await.map_or(RESYNC, |u| u.retry) };
+            return next.min(self.end_volumes().await);
         }
         if let Some(failure) = self.failed.clone() {
             // It could not be ended completely.
@@ -274,7 +275,8 @@ impl Worker {
         self.stage = Stage::Ended;
         self.end_admission().await;
         self.waiting.clear();
-        self.report(true).await.map_or(RESYNC, |u| u.retry)
+        let next = self.report(true).await.map_or(RESYNC, |u| u.retry);
+        next.min(self.end_volumes().await)
     }
 
     async fn fail(&mut self, failure: Failure) -> Duration {
@@ -290,6 +292,25 @@ impl Worker {
         }
         self.stage = Stage::Ended;
         self.end_admission().await;
-        self.report(true).await.map_or(RESYNC, |u| u.retry)
+        let next = self.report(true).await.map_or(RESYNC, |u| u.retry);
+        next.min(self.end_volumes().await)
+    }
+
+    /// Tears down the volumes of a pod that has ended, as upstream: they may have much of the node's disk, and the pod may stay in the
+    /// API for long. Returns when this has to be tried again.
+    async fn end_volumes(&mut self) -> Duration {
+        if self.volumes_ended {
+            return RESYNC;
+        }
+        match self.shared.volumes.tear_down_volumes(&self.uid).await {
+            Ok(()) => {
+                self.volumes_ended = true;
+                RESYNC
+            }
+            Err(error) => {
+                tracing::warn!(pod = %self.name(), %error, "tearing down the volumes of a pod that has ended failed; it is tried again");
+                UNPREPARE_AGAIN
+            }
+        }
     }
 }

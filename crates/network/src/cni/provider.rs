@@ -24,6 +24,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::Mutex;
 
+use super::specification::{
+    FAILED, Failure, INCOMPATIBLE, INVALID_CONFIGURATION, INVALID_ENVIRONMENT, TRY_AGAIN, Version, in_version,
+};
 use crate::ports::pod_hardware_address as hardware_address;
 use crate::{Error, PodNetwork, Result};
 
@@ -31,22 +34,16 @@ use crate::{Error, PodNetwork, Result};
 pub const PLUGIN: &str = "kemudi-cni";
 /// A plugin that runtimes execute before others, and the name of its program. It has nothing to do.
 pub const LOOPBACK: &str = "loopback";
-const VERSION: &str = "1.0.0";
+/// The version of the configuration that this program writes, and of results without another one.
+const VERSION: Version = Version::V1_0_0;
 /// The versions of results that the plugin writes. Runtimes use old ones for the loopback.
-const VERSIONS: [&str; 4] = ["0.3.0", "0.3.1", "0.4.0", VERSION];
+const VERSIONS: [Version; 4] = [Version::V0_3_0, Version::V0_3_1, Version::V0_4_0, VERSION];
 /// Bytes of a call.
 const MAX_CALL: u64 = 64 << 10;
 /// How long a call may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long the plugin waits for the agent. Network policies may delay a pod.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Error codes of the specification, and one of ours.
-const INCOMPATIBLE: u32 = 1;
-const INVALID_ENVIRONMENT: u32 = 4;
-const INVALID_CONFIGURATION: u32 = 7;
-const TRY_AGAIN: u32 = 11;
-const FAILED: u32 = 100;
 
 /// A call of a runtime, as the plugin passes it on.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,19 +56,6 @@ struct Call {
     interface: String,
     #[serde(default)]
     pod: String,
-}
-
-/// Why a call failed.
-#[derive(Debug, Serialize, Deserialize)]
-struct Failure {
-    code: u32,
-    msg: String,
-}
-
-impl Failure {
-    fn new(code: u32, msg: impl Into<String>) -> Self {
-        Self { code, msg: msg.into() }
-    }
 }
 
 impl From<Error> for Failure {
@@ -259,7 +243,7 @@ pub fn plugin(program: &str) -> u8 {
     let mut input = Vec::new();
     let read = std::io::stdin().take(MAX_CALL).read_to_end(&mut input);
     let configuration: Value = read.ok().and_then(|_| serde_json::from_slice(&input).ok()).unwrap_or_default();
-    let version = configuration["cniVersion"].as_str().unwrap_or(VERSION).to_owned();
+    let version = configuration["cniVersion"].as_str().unwrap_or(VERSION.as_str()).to_owned();
     let (output, code) = match executed(program, &configuration, &version) {
         Ok(Value::Null) => return 0,
         Ok(result) => (in_version(result, &version), 0),
@@ -271,27 +255,16 @@ pub fn plugin(program: &str) -> u8 {
     }
 }
 
-/// A result in a version of the specification. Before 1.0, addresses had the version of their protocol.
-fn in_version(mut result: Value, version: &str) -> Value {
-    if version.starts_with("0.") {
-        for address in result["ips"].as_array_mut().into_iter().flatten() {
-            let is_v6 = address["address"].as_str().is_some_and(|a| a.contains(':'));
-            address["version"] = if is_v6 { "6" } else { "4" }.into();
-        }
-    }
-    result["cniVersion"] = version.into();
-    result
-}
-
 fn executed(program: &str, configuration: &Value, version: &str) -> std::result::Result<Value, Failure> {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let command = variable("CNI_COMMAND");
     if command == "VERSION" {
-        return Ok(json!({"supportedVersions": VERSIONS}));
+        return Ok(json!({"supportedVersions": VERSIONS.map(Version::as_str)}));
     }
     // A deletion has no result.
-    if !VERSIONS.contains(&version) && command != "DEL" {
-        let message = format!("cniVersion {version:?} is not supported: use one of {}", VERSIONS.join(", "));
+    if !VERSIONS.iter().any(|v| v.as_str() == version) && command != "DEL" {
+        let versions = VERSIONS.map(Version::as_str).join(", ");
+        let message = format!("cniVersion {version:?} is not supported: use one of {versions}");
         return Err(Failure::new(INCOMPATIBLE, message));
     }
     let arguments = variable("CNI_ARGS");
@@ -355,7 +328,7 @@ mod tests {
         };
         let old = in_version(loopback(&call), "0.3.1");
         assert_eq!((&old["ips"][0]["version"], &old["cniVersion"]), (&json!("4"), &json!("0.3.1")));
-        let new = in_version(loopback(&call), VERSION);
+        let new = in_version(loopback(&call), VERSION.as_str());
         assert!(new["ips"][0]["version"].is_null() && new["interfaces"][0]["sandbox"] == "/run/netns/x");
     }
 
