@@ -41,8 +41,10 @@ pub struct ServicePort {
 
 /// The fields of an EndpointSlice that DNS needs.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SliceView {
+    /// The addresses of other types than `IPv4` and `IPv6` are names.
+    pub address_type: Option<Box<str>>,
     pub endpoints: Option<Vec<Endpoint>>,
     pub ports: Option<Vec<SlicePort>>,
 }
@@ -244,7 +246,8 @@ impl Zone {
         let service: Key = (meta.namespace.clone(), service.into());
         let backends = self.backends.entry(service.clone()).or_default();
         let mut slice = Slice { service, endpoints: Vec::new(), ports: BTreeSet::new() };
-        for e in view.endpoints.iter().flatten() {
+        let has_addresses = view.address_type.as_deref().is_none_or(|t| matches!(t, "IPv4" | "IPv6"));
+        for e in view.endpoints.iter().flatten().filter(|_| has_addresses) {
             let Some(ip) = e.addresses.first().and_then(|a| a.parse::<IpAddr>().ok()) else { continue };
             let host: Arc<str> = match &e.hostname {
                 Some(host) => host.as_str().into(),

@@ -39,13 +39,22 @@ pub fn table(id: &str) -> String {
     format!("kemudi-flows-{id}")
 }
 
-/// Applies the rules for packets from the bridge. Counts are kept. Logs a warning if the kernel does not support them.
-pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings, family: Family) -> Result<()> {
+/// Applies the rules for packets from the bridge. Counts are kept. Logs a warning if the kernel does not support them. `families`: how
+/// many have rules. They share the table, and so does a pod its part of it.
+pub async fn limit(
+    node: Option<&Path>,
+    id: &str,
+    bridge: &str,
+    settings: Settings,
+    family: Family,
+    families: u32,
+) -> Result<()> {
     let (ip, kind) = (family.word(), family.kind());
     if settings == Settings::Ours && node.is_none() {
         enlarge().await;
     }
-    let max = namespace::get(node, MAX).await.and_then(|max| u32::try_from(max).ok()).unwrap_or(USUAL_MAX);
+    let max =
+        namespace::get(node, MAX).await.and_then(|max| u32::try_from(max).ok()).unwrap_or(USUAL_MAX) / families.max(1);
     let table = table(id);
     let probe = format!(
         "add table {ip} {table}-probe\n\

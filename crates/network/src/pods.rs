@@ -214,7 +214,7 @@ impl PodNetwork {
         let settings = if options.forward { Settings::Ours } else { Settings::Others };
         for family in &families {
             fragments::limit(node, &options.id, &bridge_name, settings, *family).await?;
-            flows::limit(node, &options.id, &bridge_name, settings, *family).await?;
+            flows::limit(node, &options.id, &bridge_name, settings, *family, families.len() as u32).await?;
         }
         let hardware = pod_hardware_address(&gateways);
         match netlink.device(&bridge_name).await? {
@@ -693,7 +693,7 @@ fn script(options: &Options, family: Family) -> String {
         // Answers to external connections (node ports) are still forwarded.
         script.push_str(&format!(
             "add chain {ip} {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\
-             add rule {ip} {table} forward {leaving} ct state new reject with {forbidden}\n"
+             add rule {ip} {table} forward {leaving} ct state != {{ established, related }} reject with {forbidden}\n"
         ));
     }
     script

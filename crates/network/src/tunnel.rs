@@ -213,8 +213,10 @@ impl Tunnel {
              add table ip {table}\n\
              add chain ip {table} arriving {{ type filter hook input priority -10; policy accept; }}\n\
              add rule ip {table} arriving udp dport {PORT} {senders}counter drop\n\
+             add rule ip {table} arriving udp dport {PORT} ct status dnat counter drop\n\
              add chain ip {table} of-pods {{ type filter hook forward priority -10; policy accept; }}\n\
-             add rule ip {table} of-pods iifname \"{bridge}\" udp dport {PORT} counter drop\n"
+             add rule ip {table} of-pods iifname \"{bridge}\" udp dport {PORT} counter drop\n\
+             add rule ip {table} of-pods udp dport {PORT} ct status dnat counter drop\n"
         )
     }
 

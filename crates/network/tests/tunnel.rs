@@ -88,17 +88,17 @@ async fn only_peers_send_into_the_tunnel() {
     let second = PodNetwork::open(b.options.clone()).await.unwrap();
     let pod = first.attach("pod").await.unwrap();
     second.set_peers(&[peer(&a)]).await.unwrap();
-    let dropped = |chain: &str| {
+    let counted = |chain: &str, rule: usize| {
         let id = &b.options.id;
         let rules = b.nft(&format!("list chain ip kemudi-tunnel-{id} {chain}"));
-        rules.split("packets ").nth(1).unwrap().split(' ').next().unwrap().parse::<u32>().unwrap()
+        rules.split("packets ").nth(rule).unwrap().split(' ').next().unwrap().parse::<u32>().unwrap()
     };
-    let send = |from: &std::path::Path| {
-        namespace::run_in(Some(from), || {
-            UdpSocket::bind("0.0.0.0:0")?.send_to(&[8, 0, 0, 0, 0, 0, 1, 0], (B, TUNNEL_PORT))
-        })
-        .unwrap();
+    let dropped = |chain: &str| counted(chain, 1);
+    let send_to = |from: &std::path::Path, port: u16| {
+        namespace::run_in(Some(from), || UdpSocket::bind("0.0.0.0:0")?.send_to(&[8, 0, 0, 0, 0, 0, 1, 0], (B, port)))
+            .unwrap();
     };
+    let send = |from: &std::path::Path| send_to(from, TUNNEL_PORT);
     send(&pod.namespace);
     send(&a.node);
     assert_eq!(dropped("arriving"), 0, "the pod's packet was dropped by its node, and the node's is a peer's");
@@ -108,6 +108,13 @@ async fn only_peers_send_into_the_tunnel() {
     namespace::run_in(Some(&a.node), || UdpSocket::bind("192.168.78.9:0")?.send_to(b"forged", (B, TUNNEL_PORT)))
         .unwrap();
     assert_eq!(dropped("arriving"), 1, "a stranger");
+    // A service whose endpoint is the tunnel: pods reach its port by that of the node, with the address of a peer.
+    b.nft("add table ip forged");
+    b.nft("add chain ip forged pre { type nat hook prerouting priority -100 ; }");
+    b.nft(&format!("add rule ip forged pre udp dport 30000 redirect to :{TUNNEL_PORT}"));
+    send_to(&a.node, 30_000);
+    assert_eq!((dropped("arriving"), counted("arriving", 2)), (1, 1), "a packet that was translated");
+    b.nft("delete table ip forged");
     drop((first, second));
     a.finish().await;
     b.finish().await;

@@ -58,6 +58,8 @@ struct Port {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Slice {
+    /// The addresses of other types (`FQDN`) are names, even if they look like addresses.
+    address_type: Option<Box<str>>,
     endpoints: Option<Vec<SliceEndpoint>>,
     ports: Option<Vec<SlicePort>>,
 }
@@ -293,6 +295,10 @@ impl View {
 
 impl Slice {
     /// All addresses with all port numbers.
+    fn has_addresses(&self) -> bool {
+        self.address_type.as_deref().is_none_or(|t| matches!(t, "IPv4" | "IPv6"))
+    }
+
     pub(crate) fn addresses(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         let all = self.endpoints.iter().flatten().flat_map(|e| &e.addresses).filter_map(|a| a.parse().ok());
         let ports = || self.ports.iter().flatten().filter_map(|p| u16::try_from(p.port?).ok());
@@ -329,12 +335,14 @@ fn ready_here(slices: &[Numbered], node: &str) -> usize {
 /// The endpoints of a port in a family, and the number of those left out.
 fn endpoints(slices: &[Numbered], family: Family, port: &Port, location: Location) -> (Vec<Endpoint>, usize) {
     let mut candidates = Vec::new();
-    for Numbered { slice, numbers } in slices {
+    for Numbered { slice, numbers } in slices.iter().filter(|n| n.slice.has_addresses()) {
         let number = numbers.get(&(&*port.name, &*port.protocol)).and_then(|n| u16::try_from((*n)?).ok());
         let Some(number) = number.filter(|n| *n > 0) else { continue };
         for (index, e) in slice.endpoints.iter().flatten().enumerate() {
             let address = e.addresses.first().and_then(|a| a.parse().ok());
-            let Some(address) = address.filter(|a| Family::of(*a) == family) else { continue };
+            // Those of the machine itself (loopback, link-local) are refused by the API server, too.
+            let is_usable = |a: &IpAddr| Family::of(*a) == family && !meta::address::is_special(*a);
+            let Some(address) = address.filter(is_usable) else { continue };
             let c = &e.conditions;
             let is_ready = c.ready.unwrap_or(true);
             if is_ready || c.serving.unwrap_or(false) && c.terminating.unwrap_or(false) {
@@ -494,6 +502,30 @@ mod tests {
         let excess = Excess { endpoints: 0, ports: 200 - PARTS / 151, affinities: PARTS / 151 - WITH_AFFINITY };
         assert_eq!(desired.excess, [("greedy".to_owned(), excess)].into());
         assert!(of("modest").len() == 2 && of("modest").iter().all(|p| p.affinity != Affinity::None));
+    }
+
+    /// A name may look like an address: then connections to the service reached programs of the machine that listen to it alone.
+    #[test]
+    fn names_and_addresses_of_the_machine_are_no_endpoints() {
+        let found = |kind: &str, address: &str| {
+            let slice = json!({"addressType": kind, "endpoints": [{"addresses": [address]}],
+                "ports": [{"name": "a", "port": 8080, "protocol": "TCP"}]});
+            let slice: Slice = serde_json::from_value(slice).unwrap();
+            let port = Port { name: "a".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
+            let family = if kind == "IPv6" { Family::V6 } else { Family::V4 };
+            endpoints(&[Numbered::new(&slice)], family, &port, HERE).0.len()
+        };
+        assert_eq!((found("IPv4", "10.0.0.1"), found("IPv6", "fd00::1")), (1, 1));
+        let others = [
+            ("FQDN", "127.0.0.1"),
+            ("FQDN", "10.0.0.1"),
+            ("IPv4", "127.0.0.1"),
+            ("IPv4", "169.254.1.1"),
+            ("IPv6", "::1"),
+        ];
+        for (kind, address) in others {
+            assert_eq!(found(kind, address), 0, "{kind} {address}");
+        }
     }
 
     #[test]

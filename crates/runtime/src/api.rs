@@ -235,6 +235,15 @@ pub trait Host: Send + Sync {
     fn user_namespaces(&self) -> std::result::Result<(), String>;
 }
 
+/// A limit of processor time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuLimit {
+    /// Microseconds of processor time in each period.
+    pub quota: u64,
+    /// Microseconds.
+    pub period: u64,
+}
+
 /// Usage of the processes of a cgroup and of the cgroups below it. Bytes and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -244,8 +253,21 @@ pub struct Usage {
     pub cpu_user: u64,
     /// The part of it in the kernel, in nanoseconds.
     pub cpu_system: u64,
+    /// Periods in which processes wanted the processor under a limit, those in which the limit stopped them, and for how long in
+    /// nanoseconds. Cumulative; of the cgroup itself.
+    pub cpu_periods: u64,
+    /// See [`Self::cpu_periods`].
+    pub cpu_throttled_periods: u64,
+    /// See [`Self::cpu_periods`].
+    pub cpu_throttled: u64,
+    /// The limit of processor time in each period; `None` without one.
+    pub cpu_limit: Option<CpuLimit>,
+    /// The weight against other cgroups, as shares of v1; `None` if it is not known.
+    pub cpu_shares: Option<u64>,
     /// Memory in use, pages of files included.
     pub memory: u64,
+    /// The most that [`Self::memory`] has been; `None` if the kernel does not know.
+    pub memory_peak: Option<u64>,
     /// Usage less inactive file pages, as upstream reports it.
     pub working_set: u64,
     /// Memory that is not of files.

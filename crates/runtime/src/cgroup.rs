@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::api::{Resources, Usage};
+use crate::api::{CpuLimit, Resources, Usage};
 use crate::beneath::{each_directory, remove_directories};
 use crate::devices::{self, DeviceNode};
 use serde::{Deserialize, Serialize};
@@ -278,7 +278,9 @@ impl Hierarchies {
                         usage.cpu_nanoseconds = nanoseconds("usage_usec");
                         usage.cpu_user = nanoseconds("user_usec");
                         usage.cpu_system = nanoseconds("system_usec");
+                        usage.read_cpu_limit(&at, &times, true);
                     }
+                    ("cpu", false) => usage.read_cpu_limit(&at, &Fields::read(&at.join("cpu.stat")), false),
                     ("cpuacct", false) => {
                         let times = Fields::read(&at.join("cpuacct.stat"));
                         let nanoseconds = |name: &str| times.get(name).saturating_mul(1_000_000_000 / TICKS);
@@ -302,6 +304,25 @@ const TICKS: u64 = 100;
 const NO_LIMIT: u64 = 1 << 62;
 
 impl Usage {
+    fn read_cpu_limit(&mut self, at: &Path, stat: &Fields, v2: bool) {
+        self.cpu_periods = stat.get("nr_periods");
+        self.cpu_throttled_periods = stat.get("nr_throttled");
+        if v2 {
+            self.cpu_throttled = stat.get("throttled_usec").saturating_mul(1000);
+            let text = std::fs::read_to_string(at.join("cpu.max")).unwrap_or_default();
+            let limit = text.trim().split_once(' ').and_then(|(q, p)| Some((q.parse().ok()?, p.parse().ok()?)));
+            self.cpu_limit = limit.map(|(quota, period)| CpuLimit { quota, period });
+            self.cpu_shares =
+                Some(number(&at.join("cpu.weight"))).filter(|w| *w > 0).map(|w| 2 + (w - 1) * 262_142 / 9_999);
+        } else {
+            self.cpu_throttled = stat.get("throttled_time");
+            // Without a limit the quota is -1, which is no number here.
+            let (quota, period) = (number(&at.join("cpu.cfs_quota_us")), number(&at.join("cpu.cfs_period_us")));
+            self.cpu_limit = (quota > 0).then_some(CpuLimit { quota, period });
+            self.cpu_shares = Some(number(&at.join("cpu.shares"))).filter(|s| *s > 0);
+        }
+    }
+
     fn read_memory(&mut self, at: &Path, v2: bool) {
         let stat = Fields::read(&at.join("memory.stat"));
         let [inactive, rss, cache, faults, major] = if v2 {
@@ -312,6 +333,8 @@ impl Usage {
         let (current, limit) =
             if v2 { ("memory.current", "memory.max") } else { ("memory.usage_in_bytes", "memory.limit_in_bytes") };
         self.memory = number(&at.join(current));
+        let peak = if v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        self.memory_peak = Some(number(&at.join(peak))).filter(|p| *p > 0);
         self.working_set = self.memory.saturating_sub(stat.get(inactive));
         (self.rss, self.cache) = (stat.get(rss), stat.get(cache));
         (self.page_faults, self.major_page_faults) = (stat.get(faults), stat.get(major));

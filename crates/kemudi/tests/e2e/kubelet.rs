@@ -211,18 +211,24 @@ fn usage(s: &Story) {
 
 fn cadvisor(s: &Story) {
     let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
-    s.shell_pod("p", FOREVER, json!({}), json!({"readinessProbe": probe}));
+    let resources = json!({"limits": {"cpu": "200m"}, "requests": {"cpu": "100m"}});
+    s.shell_pod("p", FOREVER, json!({}), json!({"readinessProbe": probe, "resources": resources}));
     let made = s.ready("p");
     let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
     let agent = Agent::new(s, None);
     talk(&made);
+    s.sh("p", "i=0; while test $i -lt 100000; do i=$((i+1)); done");
     let text = agent.get("/metrics/cadvisor");
     let ns = s.ns.as_str();
     let container = [("container", "c"), ("namespace", ns), ("pod", "p"), ("image", crate::story::IMAGE)];
     let pod = [("container", ""), ("namespace", ns), ("pod", "p"), ("interface", "eth0")];
     for (name, labels) in [
         ("container_cpu_usage_seconds_total", &container[..]),
+        ("container_cpu_cfs_periods_total", &container),
+        ("container_cpu_cfs_throttled_periods_total", &container),
+        ("container_cpu_cfs_throttled_seconds_total", &container),
         ("container_memory_working_set_bytes", &container),
+        ("container_memory_max_usage_bytes", &container),
         ("container_threads", &container),
         ("container_fs_limit_bytes", &container),
         ("container_network_receive_bytes_total", &pod),
@@ -232,6 +238,12 @@ fn cadvisor(s: &Story) {
     ] {
         assert!(sample(&text, name, labels).is_some_and(|v| v > 0.0), "{name} in {text}");
     }
+    let of_container = |name: &str| sample(&text, name, &container).unwrap_or_default();
+    let names = ["container_spec_cpu_quota", "container_spec_cpu_period", "container_spec_cpu_shares"];
+    assert_eq!(names.map(of_container), [20_000.0, 100_000.0, 102.0]);
+    // Without a limit nothing is held back.
+    let pod_names = text.lines().filter(|l| l.starts_with("container_cpu_cfs") && l.contains("id=\"/\""));
+    assert_eq!(pod_names.count(), 0, "{text}");
     let labels = [("probe_type", "Readiness"), ("container", "c"), ("pod", "p"), ("pod_uid", uid.as_str())];
     let good = [&labels[..], &[("result", "successful")]].concat();
     let counted = || sample(&agent.get("/metrics/probes"), "prober_probe_total", &good);

@@ -39,13 +39,16 @@ use programs::{run, run_successfully};
 const FILE: &str = "img";
 /// A file that is being made.
 const UNFINISHED: &str = "new";
+/// The part of the disk that copies and reserved sizes leave free (as the eviction threshold of nodes without a configuration).
+const RESERVE: u64 = 20;
 /// Where a file system is mounted while it is made.
 const TEMPORARY: &str = "mnt";
 /// Every user may write to a volume: its containers run as any.
 const ROOT_MODE: u32 = 0o777;
-/// The mode of a file before the first use by a pod, and after it.
+/// The mode of a file before the first use by a pod, after it, and after it was the device of a pod.
 const UNUSED: u32 = 0o400;
 const USED: u32 = 0o600;
+const USED_AS_DEVICE: u32 = 0o200;
 /// The directory of records below `volumeDevices` of a pod, and of file systems below `volumes` (upstream's names).
 pub const TYPE_DIRECTORY: &str = "kubernetes.io~local-volume";
 
@@ -67,6 +70,14 @@ pub enum Error {
     Gone(String),
     #[error("the volume is still mounted at {0}")]
     InUse(String),
+    #[error("a pod still has the device of the volume")]
+    IsDevice,
+    #[error(
+        "the volume was a device of a pod (volumeMode: Block), which may have written anything: it is not mounted as a file system"
+    )]
+    WasDevice,
+    #[error("{needed} bytes do not fit on the disk of this node, which has {free} bytes free")]
+    NoRoom { needed: u64, free: u64 },
     #[error("volume {0} cannot be copied while a pod uses it; the copy is made once no pod does")]
     SourceInUse(String),
     #[error("{what}: {source}")]
@@ -213,6 +224,7 @@ impl FileVolumes {
         if path.exists() {
             return Ok(());
         }
+        let pods = self.pods.clone();
         let made = async {
             let new = unfinished.clone();
             blocking(move || create(&root, &new, size, options.is_preallocated)).await?;
@@ -223,7 +235,7 @@ impl FileVolumes {
                 run_successfully(program).await?;
             }
             let (new, place) = (unfinished.clone(), place.clone());
-            blocking(move || finish(&new, &path, Some(&place), options.format)).await
+            blocking(move || finish(&new, &path, Some((&place, &pods)), options.format)).await
         };
         let made = made.await;
         if made.is_err() {
@@ -246,6 +258,8 @@ impl FileVolumes {
             if LoopDevice::find(&from).map_err(failed("finding the loop device"))?.is_some() {
                 return Err(Error::SourceInUse(name));
             }
+            let used = from.metadata().map_err(failed("reading the size"))?.blocks().saturating_mul(512);
+            check_free(&to, used)?;
             copy_data(&from, &to).map_err(failed("copying the volume"))?;
             let length = |f: &File| f.metadata().map(|m| m.len()).map_err(failed("reading the size"));
             Ok::<_, Error>(length(&to)? > length(&from)?)
@@ -339,6 +353,10 @@ impl FileVolumes {
         let (file, is_mounted, has_device) = blocking(move || {
             fs::create_dir_all(&at).map_err(failed(at.display()))?;
             let file = open(&path)?;
+            let meta = file.metadata().map_err(failed(path.display()))?;
+            if meta.mode() & 0o7777 == USED_AS_DEVICE {
+                return Err(Error::WasDevice);
+            }
             let has_device = LoopDevice::find(&file).map_err(failed("finding the loop device"))?.is_some();
             Ok::<_, Error>((file, crate::csi::paths::is_mounted(&at), has_device))
         })
@@ -358,11 +376,11 @@ impl FileVolumes {
         } else if !has_device {
             self.check(volume.format, false, &path, &path).await?;
         }
-        let (format, at) = (volume.format, place.to_owned());
+        let (format, at, pods) = (volume.format, place.to_owned(), self.pods.clone());
         blocking(move || {
             let meta = file.metadata().map_err(failed(path.display()))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(USED)).map_err(failed(path.display()))?;
-            mount_file(&file, &at, format, is_preallocated(&meta))
+            mount_file(&file, &at, format, is_preallocated(&meta), &pods)
         })
         .await?;
         // Also what has grown before it was mounted: then this finds nothing to do.
@@ -386,9 +404,8 @@ impl FileVolumes {
             let what = || failed(record.display());
             let mut numbers = read_numbers(&record);
             fs::write(&record, text(&numbers)).map_err(what())?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(USED)).map_err(failed(path.display()))?;
-            let all = records(&pods).into_iter().filter(|(_, n)| *n != name);
-            let others = all.flat_map(|(pod, name)| read_numbers(&self::record(&pods, &pod, &name))).collect();
+            fs::set_permissions(&path, fs::Permissions::from_mode(USED_AS_DEVICE)).map_err(failed(path.display()))?;
+            let others = numbers_of_pods(&pods, Some(&name));
             let device = LoopDevice::attach(&file, Lifetime::UntilDetached, &others);
             let device = device.map_err(failed("attaching a loop device"))?;
             // A program in a pod may have changed it.
@@ -409,7 +426,10 @@ impl FileVolumes {
         let all = blocking(move || records(&pods)).await;
         for (_, name) in all.iter().filter(|(p, _)| p == pod) {
             let _guard = self.lock(name).await;
-            let is_last = !all.iter().any(|(p, n)| n == name && p != pod);
+            // Read once nothing else changes the records of this volume: another pod may have got the device meanwhile.
+            let pods = self.pods.clone();
+            let now = blocking(move || records(&pods)).await;
+            let is_last = !now.iter().any(|(p, n)| n == name && p != pod);
             let held = if is_last { self.held.lock().remove(name) } else { None };
             let (path, record) = (self.path(name), record(&self.pods, &uid, name));
             blocking(move || {
@@ -428,10 +448,13 @@ impl FileVolumes {
         Ok(())
     }
 
-    /// Removes the file of a volume. Errors if it is mounted. Does nothing if it does not exist.
+    /// Removes the file of a volume. Errors if it is mounted, or a pod has its device. Does nothing if it does not exist.
     pub async fn remove(&self, name: &str) -> Result<(), Error> {
         let _guard = self.lock(name).await;
-        let path = self.path(name);
+        let (path, pods, own) = (self.path(name), self.pods.clone(), name.to_owned());
+        if blocking(move || records(&pods).iter().any(|(_, n)| *n == own)).await {
+            return Err(Error::IsDevice);
+        }
         drop(self.held.lock().remove(name));
         blocking(move || {
             let file = match open(&path) {
@@ -481,6 +504,15 @@ fn check_size(root: &Path, size: u64) -> Result<(), Error> {
     if size <= disk { Ok(()) } else { Err(Error::TooLarge { size, disk }) }
 }
 
+/// Errors if so many bytes do not fit beside what the other users of the disk need for a while.
+fn check_free(file: &File, needed: u64) -> Result<(), Error> {
+    let disk = nix::sys::statvfs::fstatvfs(file).map_err(|e| failed("reading the free space")(e.into()))?;
+    let unit = disk.fragment_size();
+    let reserve = disk.blocks().saturating_mul(unit) / RESERVE;
+    let free = disk.blocks_available().saturating_mul(unit).saturating_sub(reserve);
+    if needed <= free { Ok(()) } else { Err(Error::NoRoom { needed, free }) }
+}
+
 fn set_size(file: &File, from: u64, size: u64, is_preallocated: bool) -> io::Result<()> {
     if !is_preallocated {
         return file.set_len(size);
@@ -500,6 +532,9 @@ fn create(root: &Path, path: &Path, size: u64, is_preallocated: bool) -> Result<
     }
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).mode(USED).open(path).map_err(what())?;
+    if is_preallocated {
+        check_free(&file, size)?;
+    }
     set_size(&file, 0, size, is_preallocated).map_err(what())
 }
 
@@ -525,12 +560,13 @@ fn copy_data(from: &File, to: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a complete file its name. `place`: where a new file system is mounted for a moment, to let every user write.
-fn finish(unfinished: &Path, path: &Path, place: Option<&Path>, format: Format) -> Result<(), Error> {
+/// Gives a complete file its name. `place`: where a new file system is mounted for a moment, to let every user write, and the directory
+/// of pods.
+fn finish(unfinished: &Path, path: &Path, place: Option<(&Path, &Path)>, format: Format) -> Result<(), Error> {
     let file = open(unfinished)?;
-    if let Some(place) = place.filter(|_| format != Format::Raw) {
+    if let Some((place, pods)) = place.filter(|_| format != Format::Raw) {
         fs::create_dir_all(place).map_err(failed(place.display()))?;
-        mount_file(&file, place, format, true)?;
+        mount_file(&file, place, format, true, pods)?;
         let changed = fs::set_permissions(place, fs::Permissions::from_mode(ROOT_MODE));
         // Databases refuse a directory that is not empty.
         drop(fs::remove_dir(place.join("lost+found")));
@@ -547,9 +583,9 @@ fn finish(unfinished: &Path, path: &Path, place: Option<&Path>, format: Format) 
     directory.map_err(what())
 }
 
-/// Mounts a file system. Its loop device goes with the mount.
-fn mount_file(file: &File, place: &Path, format: Format, is_preallocated: bool) -> Result<(), Error> {
-    let device = LoopDevice::attach(file, Lifetime::UntilUnused, &BTreeSet::new());
+/// Mounts a file system. Its loop device goes with the mount, and has no number that a pod ever had: the pod could read and write it.
+fn mount_file(file: &File, place: &Path, format: Format, is_preallocated: bool, pods: &Path) -> Result<(), Error> {
+    let device = LoopDevice::attach(file, Lifetime::UntilUnused, &numbers_of_pods(pods, None));
     let device = device.map_err(failed("attaching a loop device"))?;
     let source = device.path();
     let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
@@ -576,6 +612,12 @@ fn records(pods: &Path) -> Vec<(String, String)> {
         found.into_iter().filter(|n| is_volume_name(n)).map(move |n| (pod.clone(), n))
     };
     names(pods).into_iter().flat_map(of_pod).collect()
+}
+
+/// The numbers of the loop devices that pods have or had, but for those of one volume.
+fn numbers_of_pods(pods: &Path, but_for: Option<&str>) -> BTreeSet<u32> {
+    let all = records(pods).into_iter().filter(|(_, name)| but_for != Some(name));
+    all.flat_map(|(pod, name)| read_numbers(&record(pods, &pod, &name))).collect()
 }
 
 fn read_numbers(record: &Path) -> BTreeSet<u32> {

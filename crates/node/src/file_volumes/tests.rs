@@ -153,6 +153,15 @@ async fn devices_go_with_the_last_pod() {
     m.detached("pvc-1").await;
     m.files.device(&volume("pvc-2", Format::Raw), "c").await.unwrap();
     assert_ne!(m.device("pvc-2").unwrap().number(), first);
+    // Nor does a file system: pod `a` could read and write it.
+    m.files.make("pvc-3", 4 << 20, EXT4, None).await.unwrap();
+    let place = m.path("pods/d/volumes/pvc-3");
+    m.files.mount(&volume("pvc-3", Format::Ext4), &place, false).await.unwrap();
+    assert_ne!(m.device("pvc-3").unwrap().number(), first);
+    assert!(matches!(m.files.remove("pvc-1").await, Err(Error::IsDevice)));
+    // Its contents are not trusted afterwards, even if somebody makes its PersistentVolume again without `volumeMode: Block`.
+    let other = m.files.mount(&volume("pvc-2", Format::Ext4), &m.path("pods/d/volumes/pvc-2"), false).await;
+    assert!(matches!(other, Err(Error::WasDevice)), "{other:?}");
 
     m.files.device(&v, "a").await.unwrap();
     // A new agent finds what it has to hold.
@@ -201,7 +210,9 @@ async fn a_full_disk_leaves_nothing_behind() {
     fs::create_dir(&disk).unwrap();
     mount(Some("none"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=8m")).unwrap();
     fs::write(disk.join("other"), vec![1; (8 << 20) - 8192]).unwrap();
-    for (is_preallocated, reason) in [(false, "No space left on device"), (true, "No space left on device")] {
+    for (is_preallocated, reason) in
+        [(false, "No space left on device"), (true, "bytes do not fit on the disk of this node")]
+    {
         let made = m.files.make("pvc-1", 6 << 20, FileOptions { is_preallocated, ..EXT4 }, None).await;
         let error = made.unwrap_err();
         let text = format!("{error}");
@@ -245,7 +256,7 @@ async fn what_was_left_unfinished_is_removed() {
     fs::copy(m.files.path("pvc-1"), &unfinished).unwrap();
     fs::create_dir(&place).unwrap();
     let half = OpenOptions::new().read(true).write(true).open(&unfinished).unwrap();
-    mount_file(&half, &place, Format::Ext4, false).unwrap();
+    mount_file(&half, &place, Format::Ext4, false, &m.path("pods")).unwrap();
     m.files.recover().await;
     assert_eq!(fs::read_dir(m.path("volumes")).unwrap().count(), 1);
     assert_eq!(m.files.unused().await, ["pvc-1"]);

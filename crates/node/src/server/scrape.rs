@@ -111,6 +111,13 @@ cadvisor! {
     CPU = counter "container_cpu_usage_seconds_total" ["cpu"] "Cumulative cpu time consumed in seconds.";
     CPU_USER = counter "container_cpu_user_seconds_total" [] "Cumulative user cpu time consumed in seconds.";
     CPU_SYSTEM = counter "container_cpu_system_seconds_total" [] "Cumulative system cpu time consumed in seconds.";
+    CPU_PERIODS = counter "container_cpu_cfs_periods_total" [] "Periods in which the container wanted the processor under its limit.";
+    CPU_THROTTLED_PERIODS = counter "container_cpu_cfs_throttled_periods_total" [] "Periods in which the limit stopped the container.";
+    CPU_THROTTLED = counter "container_cpu_cfs_throttled_seconds_total" [] "Time for which the limit stopped the container.";
+    CPU_PERIOD = real_gauge "container_spec_cpu_period" [] "Microseconds of a period of the limit.";
+    CPU_QUOTA = real_gauge "container_spec_cpu_quota" [] "Microseconds of processor time in each period.";
+    CPU_SHARES = real_gauge "container_spec_cpu_shares" [] "Weight against other containers.";
+    PEAK = real_gauge "container_memory_max_usage_bytes" [] "The most memory that was in use, in bytes";
     USAGE = real_gauge "container_memory_usage_bytes" [] "Current memory usage in bytes, including all memory regardless of when it was accessed";
     WORKING_SET = real_gauge "container_memory_working_set_bytes" [] "Current working set in bytes.";
     RSS = real_gauge "container_memory_rss" [] "Size of RSS in bytes.";
@@ -240,6 +247,19 @@ fn common(s: &mut Scrape, labels: &[&str; 6], u: &Usage, started: Option<Timesta
     }
     for (kind, count) in [("pgfault", u.page_faults), ("pgmajfault", u.major_page_faults)] {
         s.sample(&FAILURES, &with(labels, &[kind, "hierarchy"]), count as f64, at);
+    }
+    if let Some(limit) = u.cpu_limit {
+        s.sample(&CPU_PERIODS, labels, u.cpu_periods as f64, at);
+        s.sample(&CPU_THROTTLED_PERIODS, labels, u.cpu_throttled_periods as f64, at);
+        s.sample(&CPU_THROTTLED, labels, seconds(u.cpu_throttled), at);
+        s.sample(&CPU_PERIOD, labels, limit.period as f64, None);
+        s.sample(&CPU_QUOTA, labels, limit.quota as f64, None);
+    }
+    if let Some(shares) = u.cpu_shares {
+        s.sample(&CPU_SHARES, labels, shares as f64, None);
+    }
+    if let Some(peak) = u.memory_peak {
+        s.sample(&PEAK, labels, peak as f64, at);
     }
     s.sample(&LIMIT, labels, u.memory_limit.unwrap_or(0) as f64, None);
     s.sample(&THREADS, labels, u.pids as f64, at);

@@ -314,6 +314,7 @@ fn machine() -> Usage {
         page_faults: fault("pgfault"),
         major_page_faults: fault("pgmajfault"),
         pids: processes(),
+        ..Usage::default()
     }
 }
 

@@ -1,8 +1,13 @@
 //! The demo image, made from the running program, so that a cluster can run a container without a registry.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use elf::ElfStream;
+use elf::abi::{DT_NEEDED, PT_INTERP};
+use elf::endian::AnyEndian;
 
 use super::{Error, Image, ImageConfig, ImageStore, Result, normalize};
 
@@ -40,7 +45,7 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
         Ok(())
     };
     put(exe, Path::new(PROGRAM))?;
-    for library in mapped_libraries()? {
+    for library in libraries(exe)? {
         put(&library, &library)?;
     }
     // The path of the interpreter is fixed in the program and usually a link: /lib64/ld-linux-x86-64.so.2.
@@ -68,35 +73,69 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
     writing.adopt_directory(name, &root, config)
 }
 
-/// Shared objects that this process maps, under the paths the loader opened.
-fn mapped_libraries() -> Result<Vec<PathBuf>> {
+/// The shared objects that a program needs, under the paths the loader opened for this process. Others that are mapped, such as the
+/// modules by which the C library looks up users and hosts, differ from process to process.
+fn libraries(exe: &Path) -> Result<Vec<PathBuf>> {
     let maps = fs::read_to_string("/proc/self/maps").map_err(Error::io("/proc/self/maps"))?;
-    let mut libraries: Vec<PathBuf> = maps
-        .lines()
-        .filter_map(|l| l.find('/').map(|at| &l[at..]))
-        .filter(|p| p.contains(".so") && !p.ends_with(" (deleted)"))
-        .map(PathBuf::from)
-        .collect();
-    libraries.sort();
-    libraries.dedup();
-    Ok(libraries)
+    let mapped: BTreeSet<&Path> = maps.lines().filter_map(|l| l.find('/').map(|at| Path::new(&l[at..]))).collect();
+    // The loader opened a file of this name, or a link of this name to what is mapped.
+    let opened = |name: &str| {
+        let places = mapped.iter().map(|path| (path, path.with_file_name(name)));
+        places.into_iter().find_map(|(path, place)| (place.canonicalize().ok()? == **path).then_some(place))
+    };
+    let mut found = BTreeSet::new();
+    let mut unread = vec![exe.to_owned()];
+    while let Some(path) = unread.pop() {
+        for name in needed(&path) {
+            if let Some(library) = opened(&name)
+                && found.insert(library.clone())
+            {
+                unread.push(library);
+            }
+        }
+    }
+    Ok(found.into_iter().collect())
 }
 
-/// The program interpreter named in a 64-bit little-endian ELF file; `None` for static programs and other files.
-fn interpreter(exe: &Path) -> Option<PathBuf> {
-    use std::io::Read;
-    let mut head = Vec::new();
-    fs::File::open(exe).ok()?.take(64 * 1024).read_to_end(&mut head).ok()?;
-    if head.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
-        return None;
-    }
-    let number = |at: usize, length: usize| -> Option<usize> {
-        Some(head.get(at..at + length)?.iter().rev().fold(0, |n, b| n << 8 | *b as usize))
+fn elf(path: &Path) -> Option<ElfStream<AnyEndian, fs::File>> {
+    ElfStream::open_stream(fs::File::open(path).ok()?).ok()
+}
+
+/// The names of the shared objects that an ELF file needs; none for static programs and other files.
+fn needed(path: &Path) -> Vec<String> {
+    let names = || {
+        let mut elf = elf(path)?;
+        let dynamic = elf.dynamic().ok()??;
+        let places: Vec<_> = dynamic.iter().filter(|d| d.d_tag == DT_NEEDED).map(|d| d.d_val()).collect();
+        let (_, names) = elf.dynamic_symbol_table().ok()??;
+        let name = |at| names.get(usize::try_from(at).ok()?).ok().map(str::to_owned);
+        Some(places.into_iter().filter_map(name).collect())
     };
-    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-    const PT_INTERP: usize = 3;
-    let entry = (0..count).map(|i| table + i * size).find(|at| number(*at, 4) == Some(PT_INTERP))?;
-    let (offset, length) = (number(entry + 8, 8)?, number(entry + 32, 8)?);
-    let name = head.get(offset..offset + length)?.split(|b| *b == 0).next()?;
-    Some(PathBuf::from(std::str::from_utf8(name).ok()?))
+    names().unwrap_or_default()
+}
+
+/// The program interpreter named in an ELF file; `None` for static programs and other files.
+fn interpreter(exe: &Path) -> Option<PathBuf> {
+    let elf = elf(exe)?;
+    let segment = elf.segments().iter().find(|s| s.p_type == PT_INTERP)?;
+    let mut name = vec![0; usize::try_from(segment.p_filesz).ok().filter(|n| *n < 4096)?];
+    fs::File::open(exe).ok()?.read_exact_at(&mut name, segment.p_offset).ok()?;
+    Some(PathBuf::from(std::str::from_utf8(name.split(|b| *b == 0).next()?).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A module that is loaded later was in the images of some processes: the same image had two ids.
+    #[test]
+    fn the_libraries_of_a_program_are_those_that_it_needs() {
+        let exe = std::env::current_exe().unwrap();
+        assert!(needed(&exe).iter().any(|name| name.starts_with("libc.so")), "{:?}", needed(&exe));
+        let found = libraries(&exe).unwrap();
+        assert!(found.iter().all(|p| p.is_absolute()) && found.iter().any(|p| p.ends_with("libc.so.6")), "{found:?}");
+        assert!(libraries(Path::new("/proc/self/maps")).unwrap().is_empty());
+        assert!(interpreter(&exe).unwrap().exists());
+        assert_eq!(interpreter(Path::new("/bin/busybox")).filter(|p| !p.exists()), None);
+    }
 }
