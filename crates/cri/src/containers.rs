@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use k8s_cri::v1;
 use runtime::{
-    Container, ContainerConfig, ContainerState, Error, FileKind, Mount, MountSource, PodConfig, Propagation, Resources,
-    Result,
+    Container, ContainerConfig, ContainerState, DeviceRequest, Error, FileKind, Mount, MountSource, PodConfig,
+    Propagation, Resources, Result,
 };
 
 use crate::connection::{failed, image};
@@ -79,6 +79,7 @@ impl Inner {
             working_dir: config.working_dir.clone().unwrap_or_default(),
             envs: config.env.iter().map(key_value).collect(),
             mounts,
+            devices: config.devices.iter().map(device).collect(),
             labels: labels(&config.labels, &self.options.owner, &pod.uid),
             annotations: annotations(&config.annotations, record)?,
             log_path: config.log_path.display().to_string(),
@@ -177,6 +178,16 @@ fn resources(limits: &Resources, oom_score_adj: i32) -> v1::LinuxContainerResour
         cpuset_mems: limits.cpuset_mems.clone().unwrap_or_default(),
         hugepage_limits: limits.hugepage_limits.iter().map(page).collect(),
         ..Default::default()
+    }
+}
+
+fn device(device: &DeviceRequest) -> v1::Device {
+    // Runtimes do not follow links; what is not there is theirs to report.
+    let host = device.host.canonicalize().unwrap_or_else(|_| device.host.clone());
+    v1::Device {
+        container_path: device.target.display().to_string(),
+        host_path: host.display().to_string(),
+        permissions: device.permissions.clone(),
     }
 }
 
@@ -288,6 +299,22 @@ mod tests {
         assert_eq!(targets(&config), ["/dev/termination-log", "/etc/hosts", "/etc/resolv.conf"]);
         config.mounts.push(Mount::bind("/tmp", "/etc/hosts"));
         assert_eq!(targets(&config), ["/dev/termination-log", "/etc/resolv.conf"]);
+    }
+
+    /// Containers had no device: a program that wrote to a block volume wrote a file beside it.
+    #[test]
+    fn devices_are_passed_on() {
+        let request = DeviceRequest { host: "/dev/null".into(), target: "/dev/disk".into(), permissions: "rwm".into() };
+        let passed = device(&request);
+        assert_eq!(
+            (&*passed.host_path, &*passed.container_path, &*passed.permissions),
+            ("/dev/null", "/dev/disk", "rwm")
+        );
+        let link = std::env::temp_dir().join(format!("kemudi-cri-device-{}", std::process::id()));
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let followed = device(&DeviceRequest { host: link.clone(), ..request }).host_path;
+        std::fs::remove_file(link).unwrap();
+        assert_eq!(followed, "/dev/null");
     }
 
     #[test]
