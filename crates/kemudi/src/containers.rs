@@ -29,7 +29,7 @@ pub enum Error {
     Endpoint(#[source] EndpointError),
     #[error("imageServiceEndpoint: {0}")]
     ImageEndpoint(#[source] EndpointError),
-    #[error("imageServiceEndpoint is of no use without containerRuntimeEndpoint")]
+    #[error("imageServiceEndpoint has no effect without containerRuntimeEndpoint: use both or neither")]
     ImagesAlone,
     #[error("--container-runtime-endpoint is for one node: it cannot be used with --nodes")]
     Nodes,

@@ -19,7 +19,7 @@ pub enum Kind {
     Cni,
 }
 
-/// NetworkFlags of the network of pods.
+/// Flags of the pod network.
 #[derive(Args)]
 pub struct NetworkFlags {
     /// Network of the pods: that of kemudi, or the CNI plugins of the first network configuration in --cni-conf-dir. Network policies
@@ -43,7 +43,7 @@ pub struct Plugins {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0} is of no use without --pod-network cni")]
+    #[error("{0} has no effect without --pod-network cni: use both or neither")]
     Unused(&'static str),
     #[error("--pod-network cni cannot be used with --nodes, whose nodes would share the state of the plugins")]
     Nodes,

@@ -195,6 +195,11 @@ fn compute(cell: &Cell<'_>) -> Option<Value> {
     Some(match function {
         "age" => age(o.creation_timestamp(), now).into(),
         "since" => arg(0).and_then(Value::as_str).map_or("<none>".into(), |t| age(t, now).into()),
+        // The name of a class, with a mark if one of these annotations makes it the default.
+        "nameOfClass" => {
+            let is_default = o.annotations().any(|(key, value)| value == "true" && a.contains(&key));
+            format!("{}{}", o.name(), if is_default { " (default)" } else { "" }).into()
+        }
         "int" => int(arg(0)).into(),
         "bool" => arg(0).and_then(Value::as_bool).unwrap_or(false).into(),
         "boolTrue" => arg(0).and_then(Value::as_bool).unwrap_or(true).into(),
@@ -322,7 +327,22 @@ pub fn duration(seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::duration;
+    use super::*;
+
+    /// Upstream's printers mark the default of StorageClasses and IngressClasses.
+    #[test]
+    fn default_classes_are_marked() {
+        let name = |annotations: Value| {
+            let class = serde_json::json!({"metadata": {"name": "local", "annotations": annotations}});
+            let object = Object::from_value(class).unwrap();
+            let cell =
+                Cell { function: "nameOfClass", arguments: &["a/default", "b/default"], object: &object, now: "" };
+            compute(&cell).unwrap()
+        };
+        assert_eq!(name(serde_json::json!({"b/default": "true"})), "local (default)");
+        assert_eq!(name(serde_json::json!({"b/default": "false", "c": "true"})), "local");
+        assert_eq!(name(Value::Null), "local");
+    }
 
     #[test]
     fn ages_are_short() {

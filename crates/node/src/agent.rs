@@ -238,7 +238,7 @@ async fn follow_manifests(options: &Options, known: &Known) {
     .await;
 }
 
-/// Limits the memory of all pods to what is not reserved, and tells of it once. While pods use more, the kernel may refuse the limit; it
+/// Limits the memory of all pods to what is not reserved, and reports it once. While pods use more, the kernel may refuse the limit; it
 /// is tried again (upstream `enforceNodeAllocatableCgroups`).
 async fn limit_pods(options: Arc<Options>, memory: u64, recorder: Recorder) {
     let limit = match options.configuration.enforces_pods() {

@@ -253,7 +253,7 @@ pub struct Usage {
     pub cpu_user: u64,
     /// The part of it in the kernel, in nanoseconds.
     pub cpu_system: u64,
-    /// Periods in which processes wanted the processor under a limit, those in which the limit stopped them, and for how long in
+    /// Periods in which processes were ready to run under a limit, those in which the limit stopped them, and for how long in
     /// nanoseconds. Cumulative; of the cgroup itself.
     pub cpu_periods: u64,
     /// See [`Self::cpu_periods`].

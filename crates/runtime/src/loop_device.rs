@@ -131,10 +131,10 @@ fn control() -> io::Result<File> {
 impl LoopDevice {
     /// The device of a file; `None` if it has none.
     pub fn find(file: &File) -> io::Result<Option<Self>> {
-        let wanted = file.metadata()?;
+        let own = file.metadata()?;
         for number in numbers()? {
             let Ok(device) = open(number, false) else { continue };
-            let found = backing(&device)?.is_some_and(|s| s.device == wanted.dev() && s.inode == wanted.ino());
+            let found = backing(&device)?.is_some_and(|s| s.device == own.dev() && s.inode == own.ino());
             if found {
                 return Ok(Some(Self { file: device, number }));
             }

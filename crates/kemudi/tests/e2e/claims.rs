@@ -17,12 +17,12 @@ pub const ALONE: &[Case] = &[("claims::data_survives_a_killed_server", data_surv
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
-fn volume_path(name: &str) -> String {
+pub fn volume_path(name: &str) -> String {
     format!("/api/v1/persistentvolumes/{name}")
 }
 
 /// The name of the volume that a claim is bound to, and its file.
-fn file(s: &Story, claim: &str) -> (String, PathBuf) {
+pub fn file(s: &Story, claim: &str) -> (String, PathBuf) {
     let bound = s.until(&format!("persistentvolumeclaims/{claim}"), |c| c["status"]["phase"] == "Bound");
     let name = bound["spec"]["volumeName"].as_str().unwrap().to_owned();
     let volume = s.get_at(&volume_path(&name));

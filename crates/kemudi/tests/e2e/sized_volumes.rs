@@ -1,5 +1,6 @@
 //! Volumes with a size: file systems and devices in files of the node.
 
+use crate::claims::{file, volume_path};
 use crate::runner::Case;
 use crate::story::{Story, condition};
 use serde_json::{Value, json};
@@ -43,18 +44,6 @@ fn class(s: &Story, name: &str, parameters: Value) -> String {
 
 fn remove_class(s: &Story, name: &str) {
     s.ok(&["delete", "storageclass", name]);
-}
-
-fn volume_path(name: &str) -> String {
-    format!("/api/v1/persistentvolumes/{name}")
-}
-
-/// The name of the volume of a bound claim, and its file.
-fn file(s: &Story, claim: &str) -> (String, PathBuf) {
-    let bound = s.until(&format!("persistentvolumeclaims/{claim}"), |c| c["status"]["phase"] == "Bound");
-    let name = bound["spec"]["volumeName"].as_str().unwrap().to_owned();
-    let volume = s.get_at(&volume_path(&name));
-    (name, volume["spec"]["local"]["path"].as_str().unwrap().into())
 }
 
 /// Loop devices of a file.

@@ -276,7 +276,7 @@ fn connected(n: &Network<'_>) -> Value {
 fn flags_that_do_not_fit_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for (flags, error) in [
-        (&["--cni-conf-dir", "/x"][..], "--cni-conf-dir is of no use without --pod-network cni"),
+        (&["--cni-conf-dir", "/x"][..], "--cni-conf-dir has no effect without --pod-network cni"),
         (&["--pod-network", "cni", "--nodes", "2"], "--pod-network cni cannot be used with --nodes"),
         (
             &["--pod-network", "cni", "--container-runtime-endpoint", "unix:///x.sock"],

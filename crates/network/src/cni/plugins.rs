@@ -30,8 +30,11 @@ use crate::{Error, Result, namespace};
 
 /// The interface of pods.
 const INTERFACE: &str = "eth0";
-/// How long a plugin may take to report its status, which is asked for every few seconds.
+/// How long a plugin may take for calls that pods wait for, although they do not need them: to report its status, and to remove what it has
+/// of pods that are gone.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is tried to remove garbage while pods are connected or disconnected.
+const GARBAGE_WAIT: Duration = Duration::from_secs(1);
 
 /// The options of a [`PluginNetwork`].
 #[derive(Clone, Debug)]
@@ -204,7 +207,13 @@ impl PluginNetwork {
 
     /// Lets the plugins of the current configuration remove what they have of pods that are not connected (`GC`, since version 1.1).
     pub async fn collect_garbage(&self) -> Result<()> {
-        let _changes = self.inner.changes.write().await;
+        // A waiting writer would keep later pods from being connected until the plugins that run now have ended.
+        let _changes = loop {
+            match self.inner.changes.try_write() {
+                Ok(changes) => break changes,
+                Err(_) => tokio::time::sleep(GARBAGE_WAIT).await,
+            }
+        };
         let network = self.inner.configuration().await?;
         if network.version < Version::V1_1_0 || network.disable_gc {
             return Ok(());
@@ -226,7 +235,7 @@ impl PluginNetwork {
                 variables: Vec::new(),
                 configuration,
                 directories: &self.inner.options.program_directories,
-                time_limit: self.inner.options.time_limit,
+                time_limit: STATUS_LIMIT.min(self.inner.options.time_limit),
             };
             if let Err(error) = execution::run(call).await {
                 first_error.get_or_insert(error);

@@ -3,7 +3,7 @@
 //! The file of the volume `pvc-UID` is `pvc-UID.img`. A file system is mounted for each pod, at a directory of the pod, and its loop device
 //! goes with the last mount. A device of a pod (`volumeMode: Block`) has a record in the directory of the pod, and is detached with the
 //! last record. **Invariants.** A file has one loop device at a time: operations on a file exclude each other. A file with its final name
-//! is complete. A file that was never used by a pod is read-only, so that what a killed agent left can be told from data.
+//! is complete. A file that was never used by a pod is read-only, so that it is known whether a killed agent left it or a pod has data in it.
 //! Programs of pods may detach a loop device that they have as a device: the agent keeps it open, and never gives the number that
 //! one pod had to a volume of another one.
 //!

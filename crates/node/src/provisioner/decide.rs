@@ -165,9 +165,9 @@ pub fn bytes(quantity: Option<&Quantity>) -> u64 {
 /// The size of the volume of a claim that requests so much: in the claim's notation if it is the same.
 pub fn capacity(medium: Medium, requested: &Quantity) -> Quantity {
     let Medium::File(options) = medium else { return requested.clone() };
-    let wanted = bytes(Some(requested));
-    match options.format.size(wanted) {
-        size if size == wanted => requested.clone(),
+    let requested_size = bytes(Some(requested));
+    match options.format.size(requested_size) {
+        size if size == requested_size => requested.clone(),
         size => Quantity(meta::Quantity::from_int(i64::try_from(size).unwrap_or(i64::MAX)).to_string()),
     }
 }

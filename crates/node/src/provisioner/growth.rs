@@ -30,12 +30,12 @@ pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume, medium: 
     let has = bytes(status.capacity.as_ref().and_then(|c| c.get("storage")));
     let spec = volume.spec.as_ref();
     let current = spec.and_then(|s| s.capacity.as_ref()?.get("storage")).cloned().unwrap_or_default();
-    let (wanted, volume_has) = (requested(claim), bytes(Some(&current)));
+    let (requested_size, volume_has) = (requested(claim), bytes(Some(&current)));
     // Without a capacity the claim is not bound yet.
     if has == 0 {
         return Growth::None;
     }
-    if wanted > volume_has {
+    if requested_size > volume_has {
         let request = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"));
         return request.map_or(Growth::None, |r| Growth::Volume(capacity(medium, r)));
     }

@@ -26,6 +26,7 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 use crate::file_volumes::{self, FileVolume, FileVolumes, Format};
 
@@ -90,7 +91,22 @@ enum Error {
     OtherProvisioner(String),
 }
 
+/// What came of the creation of a volume.
+enum Created {
+    New,
+    Known,
+    /// Another copy is being made.
+    Later,
+}
+
+/// The volumes that are worked on at a time: one that is large, or damaged, delays few others.
+const AT_A_TIME: usize = 8;
+/// When a copy that waits for another one is tried again.
+const COPY_WAIT: Duration = Duration::from_secs(5);
+
 struct Provisioner {
+    /// Copies are made one after the other, since each may take the disk for minutes.
+    copies: Semaphore,
     options: ProvisionerOptions,
     directories: Directories,
     claims: Informer<()>,
@@ -127,6 +143,7 @@ pub async fn run(options: ProvisionerOptions) {
     }
     let source = Source::Core { component: PROVISIONER.into(), host: options.node_name.clone() };
     let provisioner = Arc::new(Provisioner {
+        copies: Semaphore::new(1),
         recorder: Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone()),
         directories: Directories::new(options.directory.clone()),
         claims,
@@ -134,7 +151,7 @@ pub async fn run(options: ProvisionerOptions) {
         options,
     });
     provisioner.remove_unused().await;
-    client::queue::work("directory_provisioner", queue, 1, shutdown, move |item| {
+    client::queue::work("directory_provisioner", queue, AT_A_TIME, shutdown, move |item| {
         let provisioner = provisioner.clone();
         async move {
             match item {
@@ -189,10 +206,11 @@ impl Provisioner {
         }
         let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.clone()).unwrap_or_default();
         match self.create(&name, &claim, &class).await {
-            Ok(true) => {
+            Ok(Created::New) => {
                 self.recorder.normal(about, "ProvisioningSucceeded", format!("Successfully provisioned volume {name}"));
             }
-            Ok(false) => {}
+            Ok(Created::Known) => {}
+            Ok(Created::Later) => return Ok(Outcome::After(COPY_WAIT)),
             Err(e) => {
                 let why = format!("failed to provision volume with StorageClass \"{class}\": {e}");
                 self.recorder.warning(about, "ProvisioningFailed", why);
@@ -202,8 +220,8 @@ impl Provisioner {
         Ok(Outcome::Done)
     }
 
-    /// Makes the directory or file and the volume of a claim. Returns whether the volume is new.
-    async fn create(&self, name: &str, claim: &PersistentVolumeClaim, class: &str) -> Result<bool, Error> {
+    /// Makes the directory or file and the volume of a claim.
+    async fn create(&self, name: &str, claim: &PersistentVolumeClaim, class: &str) -> Result<Created, Error> {
         let client = &self.options.client;
         let class = client.api::<StorageClass>().get(class).await?;
         if class.provisioner != PROVISIONER {
@@ -220,6 +238,10 @@ impl Provisioner {
             Medium::File(options) => {
                 let size = options.format.size(decide::requested(claim));
                 let source = self.source(claim, (options.format, size)).await?;
+                let turn = source.as_ref().map(|_| self.copies.try_acquire());
+                if matches!(turn, Some(Err(_))) {
+                    return Ok(Created::Later);
+                }
                 self.options.files.make(name, size, options, source.as_ref()).await?;
                 self.options.files.path(name)
             }
@@ -228,8 +250,8 @@ impl Provisioner {
         let volume = Object::from_value(volume).unwrap_or_default();
         let api = client.dynamic(&ApiResource::typed::<PersistentVolume>());
         match api.create(&WriteOptions::default(), &volume).await {
-            Ok(_) => Ok(true),
-            Err(e) if e.is_already_exists() => Ok(false),
+            Ok(_) => Ok(Created::New),
+            Err(e) if e.is_already_exists() => Ok(Created::Known),
             Err(e) => Err(e.into()),
         }
     }

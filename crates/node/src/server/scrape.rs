@@ -111,7 +111,7 @@ cadvisor! {
     CPU = counter "container_cpu_usage_seconds_total" ["cpu"] "Cumulative cpu time consumed in seconds.";
     CPU_USER = counter "container_cpu_user_seconds_total" [] "Cumulative user cpu time consumed in seconds.";
     CPU_SYSTEM = counter "container_cpu_system_seconds_total" [] "Cumulative system cpu time consumed in seconds.";
-    CPU_PERIODS = counter "container_cpu_cfs_periods_total" [] "Periods in which the container wanted the processor under its limit.";
+    CPU_PERIODS = counter "container_cpu_cfs_periods_total" [] "Periods in which processes of the container were ready to run under its limit.";
     CPU_THROTTLED_PERIODS = counter "container_cpu_cfs_throttled_periods_total" [] "Periods in which the limit stopped the container.";
     CPU_THROTTLED = counter "container_cpu_cfs_throttled_seconds_total" [] "Time for which the limit stopped the container.";
     CPU_PERIOD = real_gauge "container_spec_cpu_period" [] "Microseconds of a period of the limit.";
