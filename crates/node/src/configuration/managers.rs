@@ -218,9 +218,6 @@ impl KubeletConfiguration {
         check(known(self.cpu_policy(), ["none", "static"]));
         check(known(self.memory_policy(), ["None", "Static"]));
         check(self.cpu_options().map(drop));
-        if self.cpu_options().is_ok_and(|o| o.distribute_across_cores) {
-            check(Err("cpuManagerPolicyOptions distribute-cpus-across-cores cannot be honoured by this node".into()));
-        }
         if self.cpu_policy() == "none" && !self.cpu_manager_policy_options.is_empty() {
             let options: Vec<String> =
                 self.cpu_manager_policy_options.iter().map(|(k, v)| format!("{k}:{v}")).collect();
