@@ -102,7 +102,11 @@ impl Agent {
         *known.managers.write() = managers.meters();
         let client = options.client.clone();
         let (own_root, own_client) = (root.clone(), client.clone());
-        let dra = blocking(move || Dra::open(own_root.clone(), own_client, &own_root.path)).await;
+        let woken = {
+            let wakes = wakes.clone();
+            Arc::new(move |uid: &str| wake(&wakes, uid))
+        };
+        let dra = blocking(move || Dra::open(own_root.clone(), own_client, &own_root.path, woken)).await;
         let dra = Arc::new(dra.map_err(Error::Managers)?);
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
         let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());

@@ -7,7 +7,7 @@ use plugins::api::dra::{VERSIONS, Version};
 use plugins::registration::{Handler, Plugin};
 use plugins::{Connection, Limits};
 
-use super::{Dra, Driver};
+use super::{Dra, Driver, health};
 
 /// The version to use: the first of the driver's that is known.
 fn version(services: &[String]) -> Result<Version, String> {
@@ -34,12 +34,16 @@ impl Handler for Registration {
 
     async fn register(&self, plugin: &Plugin) -> Result<(), String> {
         let connection = Connection::new(self.0.root.socket(&plugin.endpoint), Limits::default());
-        let driver = Driver { connection, version: version(&plugin.versions)?, socket: plugin.socket.clone() };
+        let (name, socket) = (plugin.name.clone(), plugin.socket.clone());
+        let follow = health::follow(self.0.clone(), name, socket.clone(), connection.clone());
+        let version = version(&plugin.versions)?;
         let mut state = self.0.state.lock();
         let drivers = state.drivers.entry(plugin.name.clone()).or_default();
         // During an upgrade, the old one stays until its socket is gone.
         drivers.retain(|d| d.socket != plugin.socket);
-        drivers.push(driver);
+        // It waits for the lock, and then finds its driver.
+        let follower = Some(tokio::spawn(follow));
+        drivers.push(Driver { connection, version, socket, health: health::Devices::default(), follower });
         Ok(())
     }
 

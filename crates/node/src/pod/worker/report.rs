@@ -48,7 +48,11 @@ impl Worker {
         let ips = super::texts(&self.ips);
         let resizing = if has_ended { Vec::new() } else { self.resize.conditions() };
         let specs = pod.spec.iter().flat_map(|s| &s.containers);
-        let of_devices = |c: &Spec| (c.name.clone(), self.shared.managers.devices.health(&self.uid, &c.name));
+        let of_devices = |c: &Spec| {
+            let of_plugins = self.shared.managers.devices.health(&self.uid, &c.name);
+            let claimed = self.shared.dra.health(&pod, c);
+            (c.name.clone(), of_plugins.into_iter().chain(claimed).collect())
+        };
         let devices = specs.map(of_devices).collect();
         let new = status::status(&Facts {
             pod: &pod,
