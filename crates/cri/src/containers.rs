@@ -104,7 +104,13 @@ impl Inner {
         if config.stop_signal.is_some() {
             return Err(self.unsupported("stop signals of containers"));
         }
+        if config.devices.iter().any(|d| d.mode.is_some() || d.uid.is_some() || d.gid.is_some()) {
+            return Err(self.unsupported("owners and modes of device nodes"));
+        }
         for mount in &config.mounts {
+            if mount.options != runtime::MountOptions::default() {
+                return Err(self.unsupported("mounts with the options nosuid or noexec"));
+            }
             if mount.recursive_read_only && !self.features.recursive_read_only_mounts {
                 return Err(self.unsupported("recursive read-only mounts"));
             }
@@ -304,7 +310,12 @@ mod tests {
     /// Containers had no device: a program that wrote to a block volume wrote a file beside it.
     #[test]
     fn devices_are_passed_on() {
-        let request = DeviceRequest { host: "/dev/null".into(), target: "/dev/disk".into(), permissions: "rwm".into() };
+        let request = DeviceRequest {
+            host: "/dev/null".into(),
+            target: "/dev/disk".into(),
+            permissions: "rwm".into(),
+            ..DeviceRequest::default()
+        };
         let passed = device(&request);
         assert_eq!(
             (&*passed.host_path, &*passed.container_path, &*passed.permissions),

@@ -226,7 +226,16 @@ impl Inner {
         let mut devices = Vec::new();
         for request in requested_devices {
             let node = DeviceNode::read(&request);
-            devices.push(node.map_err(|e| invalid("device", format!("{}: {e}", request.host.display())))?);
+            let mut node = node.map_err(|e| invalid("device", format!("{}: {e}", request.host.display())))?;
+            let of_user = |id: Option<u32>| id.filter(|id| request.for_user && *id != 0);
+            node.own(
+                request.mode,
+                request.uid.or_else(|| of_user(security.run_as_user)),
+                request.gid.or_else(|| of_user(security.run_as_group)),
+                pod.config.user_namespace,
+            )
+            .map_err(|e| invalid("device", format!("{}: {e}", request.host.display())))?;
+            devices.push(node);
         }
         let mounted_images = self.mounted_images(&requested)?;
         let user = self.user(image, security);
