@@ -219,6 +219,14 @@ impl Connection {
         Ok(())
     }
 
+    /// The events of all containers from now on, for as long as the stream lasts.
+    pub async fn container_events(&self) -> std::result::Result<tonic::Streaming<v1::ContainerEventResponse>, Status> {
+        let call = async { self.runtime().get_container_events(v1::GetEventsRequest {}).await };
+        let begun = tokio::time::timeout(self.timeout, call).await;
+        let answer = begun.unwrap_or_else(|_| Err(Status::deadline_exceeded("context deadline exceeded")));
+        Ok(answer?.into_inner())
+    }
+
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
         let request = self.request(v1::ReopenContainerLogRequest { container_id: id.to_owned() });
         self.runtime().reopen_container_log(request).await.map_err(|s| failed_for("container", id, &s))?;
