@@ -27,6 +27,7 @@ use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::dra::{self, Dra};
 use crate::env::ServiceView;
 use crate::eviction;
+use crate::hugepages::PageSizes;
 use crate::image_gc::ImageCollector;
 use crate::node::{Capacity, Reporter, regarding};
 use crate::objects::{Objects, Whole};
@@ -159,6 +160,7 @@ impl Agent {
             services: informers.typed::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
+            page_sizes: PageSizes::new(capacity.hugepages.keys()),
             starts: Starts::new(capacity.cpus as usize),
             lookups: Arc::new(Lookups::new(Names::MAX)),
             admission,

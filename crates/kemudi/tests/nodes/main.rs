@@ -4,6 +4,7 @@
 mod cni;
 mod dual_stack;
 mod egress;
+mod hugepages;
 mod machine;
 mod pressure;
 
