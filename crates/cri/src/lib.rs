@@ -8,7 +8,7 @@
 //! can share a runtime. Everything that is known of a sandbox or container is in its annotations, so the agent may start again at any time.
 //! What the runtime does not offer is refused ([`runtime::Error::Unsupported`]), never left out.
 //!
-//! Left out: runtime handlers, checkpoints, the cgroup driver of systemd, stop signals of containers.
+//! Left out: runtime handlers, checkpoints, the cgroup driver of systemd.
 #![warn(missing_docs)]
 
 mod connection;
@@ -22,6 +22,7 @@ mod pods;
 mod records;
 mod security;
 mod service;
+mod signals;
 mod stats;
 mod streams;
 

@@ -60,7 +60,7 @@ impl Inner {
 
     pub(crate) async fn attach(&self, id: &str, stdin: bool) -> Result<AttachSession> {
         let container = self.running(id).await?;
-        let record = crate::records::container_record(&self.connection.container_status(id).await?.annotations);
+        let record = crate::records::container_record(&self.connection.container_status(id).await?.status.annotations);
         let (stdin, tty) = (stdin && record.stdin, record.tty);
         let message = v1::AttachRequest { container_id: id.to_owned(), stdin, tty, stdout: true, stderr: !tty };
         let url = self.connection.attach(message).await?;

@@ -7,6 +7,7 @@ mod egress;
 mod hugepages;
 mod machine;
 mod pressure;
+mod stop_signals;
 
 use machine::{KEMUDI, Machine};
 use serde_json::Value;

@@ -64,6 +64,11 @@ impl KubeletConfiguration {
         if self.memory_manager_policy.is_empty() { "None" } else { &self.memory_manager_policy }
     }
 
+    /// Whether containers may have stop signals of their own. Others have that of their image.
+    pub fn has_stop_signals(&self) -> bool {
+        self.has_gate("ContainerStopSignals", false)
+    }
+
     fn has_gate(&self, name: &str, default: bool) -> bool {
         self.feature_gates.get(name).copied().unwrap_or(default)
     }

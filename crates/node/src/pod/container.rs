@@ -57,6 +57,8 @@ pub struct Parts<'a> {
     /// The default seccomp profile.
     pub seccomp_default: SeccompDefault,
     pub log_limits: LogLimits,
+    /// Whether stop signals of containers are in force (`ContainerStopSignals`).
+    pub stop_signals: bool,
     pub host: super::security::Host,
 }
 
@@ -86,7 +88,7 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
         resources.hugepage_limits = parts.page_sizes.of_container(spec, c.resources.as_ref());
     }
     let oom = spec.map_or(0, |s| crate::resources::oom_score_adj(s, c.resources.as_ref(), parts.node_memory));
-    let stop_signal = c.lifecycle.as_ref().and_then(|l| l.stop_signal.clone());
+    let stop_signal = c.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()).filter(|_| parts.stop_signals);
     Ok(ContainerConfig {
         name: c.name.clone(),
         attempt: *attempt,
@@ -230,6 +232,7 @@ mod tests {
             seccomp_root: "/nonexistent".into(),
             seccomp_default,
             log_limits: LogLimits::default(),
+            stop_signals: false,
             host: super::super::security::Host::default(),
         })
     }

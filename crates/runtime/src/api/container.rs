@@ -322,6 +322,8 @@ pub struct Container {
     pub user: Option<ContainerUser>,
     /// The same as `image_id` of the images that it mounts.
     pub mounted_images: Vec<String>,
+    /// The signal that ends it (`SIGTERM`); `None` if the runtime does not report it.
+    pub stop_signal: Option<String>,
     /// The state.
     pub state: ContainerState,
     /// Process id on the host while it runs.

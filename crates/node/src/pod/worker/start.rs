@@ -165,6 +165,7 @@ impl Worker {
                 seccomp_root: options.data_dir.join("seccomp"),
                 seccomp_default: options.configuration.seccomp_default(),
                 log_limits: options.configuration.log_limits(),
+                stop_signals: options.configuration.has_stop_signals(),
                 host: security::Host::read(options),
             })
         });
