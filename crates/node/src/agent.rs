@@ -107,7 +107,8 @@ impl Agent {
             let wakes = wakes.clone();
             Arc::new(move |uid: &str| wake(&wakes, uid))
         };
-        let dra = blocking(move || Dra::open(own_root.clone(), own_client, &own_root.path, woken)).await;
+        let own_name = options.node_name.clone();
+        let dra = blocking(move || Dra::open(own_root, own_client, own_name, woken)).await;
         let dra = Arc::new(dra.map_err(Error::Managers)?);
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
         let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());
@@ -193,6 +194,8 @@ impl Agent {
                     async move { images.run(recorder, node).await }
                 }),
                 restarted("device plugins", || devices::run(managers.devices.clone())),
+                // Drivers publish them again when they register.
+                dra.delete_slices(None),
                 restarted("pod resources", || pod_resources::run(root.path.clone(), shared.clone())),
                 restarted("plugins", || {
                     let devices = devices::Registration(managers.devices.clone());

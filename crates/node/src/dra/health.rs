@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::Weak;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceHealth, ResourceStatus};
@@ -117,7 +117,7 @@ impl Devices {
 }
 
 /// Follows the health of a driver's devices, for as long as it is registered. Ends if the driver has no such service.
-pub(super) async fn follow(dra: Arc<Dra>, driver: String, socket: std::path::PathBuf, connection: Connection) {
+pub(super) async fn follow(dra: Weak<Dra>, driver: String, socket: std::path::PathBuf, connection: Connection) {
     loop {
         match read(&dra, &driver, &socket, &connection).await {
             Err(error) if error.code() == Code::Unimplemented => {
@@ -129,15 +129,20 @@ pub(super) async fn follow(dra: Arc<Dra>, driver: String, socket: std::path::Pat
             }
         }
         // Nobody knows any more.
+        let Some(dra) = dra.upgrade() else { return };
         dra.change_health(&driver, &socket, |devices| std::mem::take(devices).0.into_keys().collect());
+        drop(dra);
         tokio::time::sleep(AGAIN).await;
     }
 }
 
-async fn read(dra: &Dra, driver: &str, socket: &Path, connection: &Connection) -> Result<(), plugins::Error> {
+/// Reads the reports of one stream.
+async fn read(dra: &Weak<Dra>, driver: &str, socket: &Path, connection: &Connection) -> Result<(), plugins::Error> {
     let mut reports = connection.stream(&WATCH, WatchRequest {}, DEADLINE).await?;
     loop {
-        let next = dra.change_health(driver, socket, |devices| devices.expire(Instant::now()));
+        let Some(known) = dra.upgrade() else { return Ok(()) };
+        let next = known.change_health(driver, socket, |devices| devices.expire(Instant::now()));
+        drop(known);
         let expiry = async {
             match next {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -146,7 +151,7 @@ async fn read(dra: &Dra, driver: &str, socket: &Path, connection: &Connection) -
         };
         tokio::select! {
             report = reports.next() => {
-                let Some(report) = report? else { return Ok(()) };
+                let (Some(report), Some(dra)) = (report?, dra.upgrade()) else { return Ok(()) };
                 dra.change_health(driver, socket, |devices| devices.update(report.devices, Instant::now()));
             }
             () = expiry => {}

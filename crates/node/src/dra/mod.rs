@@ -10,9 +10,9 @@
 
 mod health;
 mod registration;
+mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,15 +128,16 @@ struct Driver {
     socket: std::path::PathBuf,
     /// The health of its devices.
     health: health::Devices,
-    /// The task that follows it.
-    follower: Option<JoinHandle<()>>,
+    /// Follows it.
+    _follower: Task,
 }
 
-impl Drop for Driver {
+/// A task that ends when this is dropped.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(follower) = &self.follower {
-            follower.abort();
-        }
+        self.0.abort();
     }
 }
 
@@ -147,12 +148,16 @@ struct State {
     claims: BTreeMap<Key, Used>,
     /// Held while a claim is prepared or unprepared.
     locks: BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>,
+    /// The tasks that delete the slices of drivers that are gone.
+    deletions: BTreeMap<String, Task>,
 }
 
 /// The drivers and the claims of this node.
 pub struct Dra {
     root: KubeletRoot,
     client: Client,
+    /// The name of the node.
+    node: String,
     state: Mutex<State>,
     checkpoint: Arc<Checkpoint>,
     wake: Wake,
@@ -219,12 +224,13 @@ fn uses(pod: &Pod, container: &Container) -> Vec<(String, String)> {
 }
 
 impl Dra {
-    /// Opens the checkpoint. Blocks. `wake` is called for pods whose devices change. Errors with upstream's text if it cannot be read.
-    pub fn open(root: KubeletRoot, client: Client, directory: &Path, wake: Wake) -> Result<Self, String> {
+    /// Opens the checkpoint of `node`. Blocks. `wake` is called for pods whose devices change. Errors with upstream's text if it cannot be read.
+    pub fn open(root: KubeletRoot, client: Client, node: String, wake: Wake) -> Result<Self, String> {
+        let directory = root.path.clone();
         let checkpoint = Arc::new(Checkpoint::new(directory.join("dra_manager_state"), "DRA", POLICY));
         let saved: Saved = checkpoint.load()?.unwrap_or_default();
         let claims = saved.claims.into_iter().map(|c| (c.key(), c)).collect();
-        Ok(Self { root, client, state: Mutex::new(State { claims, ..State::default() }), checkpoint, wake })
+        Ok(Self { root, client, node, state: Mutex::new(State { claims, ..State::default() }), checkpoint, wake })
     }
 
     async fn save(&self) {

@@ -20,6 +20,7 @@ use crate::machine::{Machine, PODS, demo, is_ready};
 
 const DRIVER: &str = "gpu.example.com";
 const CLAIMS: &str = "apis/resource.k8s.io/v1/resourceclaims";
+const SLICES: &str = "apis/resource.k8s.io/v1/resourceslices";
 
 struct Driver {
     /// The calls about claims.
@@ -108,6 +109,12 @@ impl Driver {
     fn calls(&self) -> Vec<String> {
         std::mem::take(&mut *self.calls.lock().unwrap())
     }
+}
+
+/// What a driver publishes.
+fn slice(m: &Machine, name: &str, node: &str, driver: &str) {
+    let spec = json!({"nodeName": node, "driver": driver, "pool": {"name": node}});
+    m.api.put(SLICES, json!({"metadata": {"name": name}, "spec": spec}));
 }
 
 /// A claim that is allocated, and reserved for pods.
@@ -224,7 +231,7 @@ async fn a_driver_prepares_the_claims_of_pods() {
 /// Clauses: R06.dra-health
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_show_the_health_of_their_devices() {
-    let m = Machine::new().await;
+    let mut m = Machine::new().await;
     let root = m.directory.path().to_owned();
     std::fs::create_dir_all(root.join("cdi")).unwrap();
     let cdi = json!({"cdiVersion": "0.6.0", "kind": "example.com/gpu", "devices": [{"name": "0", "containerEdits":
@@ -258,12 +265,33 @@ async fn pods_show_the_health_of_their_devices() {
     // Without its driver nobody knows.
     let again = driver.calls();
     assert_eq!(again, ["prepare default/mine"]);
+    slice(&m, "ours", "n1", DRIVER);
+    slice(&m, "of-another-driver", "n1", "nic.example.com");
+    slice(&m, "of-another-node", "n2", DRIVER);
     drop(driver);
     expect(shown("Unknown", None)).await;
+    // The socket stays: the driver may come back.
+    assert!(m.api.get(SLICES, "", "ours").is_some());
     let driver = Driver::start(&root);
     expect(shown("Healthy", None)).await;
     m.api.delete_gracefully(PODS, "default", "p", 0);
     m.gone("p").await;
     assert_eq!(driver.calls(), ["unprepare default/mine"]);
+    // A driver that does not come back has no devices here.
+    drop(driver);
+    std::fs::remove_file(root.join("plugins_registry/gpu.sock")).unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
+    while m.api.get(SLICES, "", "ours").is_some() {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for other in ["of-another-driver", "of-another-node"] {
+        assert!(m.api.get(SLICES, "", other).is_some(), "{other}");
+    }
+    // A new agent deletes those of drivers that have not registered with it.
+    m.stop().await;
+    m.start().await;
+    m.api.until(SLICES, "", "of-another-driver", |s| s.is_none()).await;
+    assert!(m.api.get(SLICES, "", "of-another-node").is_some());
     m.finish().await;
 }
