@@ -88,6 +88,7 @@ fn limits(uid: &str) -> Vec<String> {
 /// Clauses: R01.hugepages R03.hugepages
 #[test]
 fn containers_have_the_huge_pages_that_they_request() {
+    let _memory = crate::MEMORY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut m = Machine::new("huge");
     let Some(pages) = Pages::reserve(8) else {
         return eprintln!("this machine reserves no huge pages");

@@ -14,6 +14,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+/// Held by tests that reserve memory of the machine or depend on how much there is.
+static MEMORY: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 
 const WEB: &str = "

@@ -119,6 +119,7 @@ fn fill(m: &Machine, pod: &Value, mib: u64) {
 /// Clauses: R05.disk-pressure R05.memory-pressure R05.pid-pressure R05.soft-eviction R04.enforced
 #[test]
 fn pods_are_evicted_under_pressure() {
+    let _memory = crate::MEMORY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut m = Machine::new("pressure");
     m.held = Some(Box::new(SmallDisk::new(m.directory.path(), 4096)));
     fs::create_dir(m.directory.path().join("tools")).unwrap();
