@@ -3,7 +3,7 @@
 use crate::cluster_network::ClusterNetwork;
 use crate::containers;
 use crate::kubelet::Sockets;
-use crate::options::NodeIps;
+use crate::options::{NodeIps, ProxyPorts};
 use crate::pod_network::{self, Plugins};
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -81,6 +81,7 @@ pub struct Config {
     pub credential_plugins: node::credentials::Plugins,
     /// The CNI plugins that connect pods; `None` for the network of kemudi.
     pub plugins: Option<Plugins>,
+    pub proxy: ProxyPorts,
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
     pub node_name: String,
@@ -363,11 +364,13 @@ pub async fn start(
     let rules = Arc::new(ServiceRules::open(config.services(own_ports))?);
     let (shared, name, shutdown) =
         (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
+    let status = config.proxy.status(config.cluster.services, environment.clock.clone());
     node.spawn("service-proxy", OnEnd::Restart, move || {
         proxy::run(proxy::Options {
             informers: shared.clone(),
             rules: rules.clone(),
             role: proxy::Role::Node(name.clone()),
+            status: Some(status.clone()),
             shutdown: shutdown.clone(),
         })
     });
@@ -474,6 +477,7 @@ fn recorded(data_dir: &Path) -> Config {
         credential_plugins: node::credentials::Plugins::default(),
         plugins: None,
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
+        proxy: ProxyPorts { proxy_healthz_port: 0, proxy_metrics_port: 0 },
         node_name: String::new(),
         node_ips: None,
         pod_egress: false,

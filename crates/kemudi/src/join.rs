@@ -161,6 +161,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         credential_plugins,
         plugins,
         kubelet_root: options.kubelet.root_dir.clone(),
+        proxy: options.kubelet.proxy,
         node_name: node_name.clone(),
         node_ips: Some(node_ips.clone()),
         pod_egress: true,

@@ -330,6 +330,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 registries: o.kubelet.registries.clone(),
                 credential_plugins,
                 kubelet_root: o.kubelet.root_dir.clone(),
+                proxy: o.kubelet.proxy,
                 plugins: plugins_of_pods,
                 node_name,
                 node_ips: o.kubelet.node_ip.clone(),
