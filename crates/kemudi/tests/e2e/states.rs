@@ -11,6 +11,7 @@ pub const TESTS: &[Case] = &[
     ("states::ends_as_its_containers_end", ends_as_its_containers_end),
     ("states::restarts_what_failed", restarts_what_failed),
     ("states::a_rule_restarts_all_containers", a_rule_restarts_all_containers),
+    ("states::rules_restart_init_containers", rules_restart_init_containers),
     ("states::changed_images_restart_containers", changed_images_restart_containers),
     ("states::shows_users_and_resources", shows_users_and_resources),
     ("states::long_host_names_are_refused", long_host_names_are_refused),
@@ -258,6 +259,45 @@ fn a_rule_restarts_all_containers(s: &Story) {
     let lines: Vec<&str> = order.lines().collect();
     assert_eq!((lines.len(), lines[0], lines[3]), (6, "init", "init"), "{lines:?}");
     assert_eq!(restarted["status"]["podIP"], ready["status"]["podIP"], "the sandbox stays");
+}
+
+/// Under `restartPolicy: Never` the pod failed: the rules of init containers were not looked at.
+///
+/// Clauses: P10.restart-all
+fn rules_restart_init_containers(s: &Story) {
+    let out = s.cluster.directory.join(format!("{}-out", s.ns));
+    std::fs::create_dir_all(&out).unwrap();
+    let container = |name: &str, script: &str| {
+        json!({"name": name, "image": "kemudi.local/demo", "command": ["sh", "-c", script],
+            "volumeMounts": [{"name": "out", "mountPath": "/out"}, {"name": "tools", "mountPath": "/bin"}]})
+    };
+    let once = |file: &str, code: u32| format!("test -e /out/{file} && exit 0; touch /out/{file}; exit {code}");
+    let with_rule = |mut c: Value, action: &str, code: u32| {
+        c["restartPolicy"] = "Never".into();
+        c["restartPolicyRules"] = json!([{"action": action, "exitCodes": {"operator": "In", "values": [code]}}]);
+        c
+    };
+    let forever = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let mut sidecar = container("sidecar", forever);
+    sidecar["restartPolicy"] = "Always".into();
+    let itself = with_rule(container("itself", &once("itself", 7)), "Restart", 7);
+    let all = with_rule(container("all", &once("all", 42)), "RestartAllContainers", 42);
+    let fails = with_rule(container("fails", "exit 1"), "Restart", 7);
+    let spec = |init: Value| {
+        json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "volumes": [{"name": "out", "hostPath": {"path": out}}, s.tools()],
+            "initContainers": init, "containers": [container("c", forever)]})
+    };
+    s.create("pods", json!({"metadata": {"name": "p"}, "spec": spec(json!([sidecar, itself, all]))}));
+    let ready = s.ready("p");
+    let counts = |p: &Value| -> Vec<i64> {
+        let init = p["status"]["initContainerStatuses"].as_array().unwrap();
+        init.iter().map(|c| c["restartCount"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(counts(&ready), [1, 2, 1]);
+    s.create("pods", json!({"metadata": {"name": "failing"}, "spec": spec(json!([fails]))}));
+    let failed = s.until("pods/failing", |p| p["status"]["phase"] == "Failed");
+    assert_eq!(counts(&failed), [0]);
 }
 
 /// Clauses: P06.observed-generation P08.definition-changed

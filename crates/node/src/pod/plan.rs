@@ -218,9 +218,8 @@ impl Planner<'_> {
                 return;
             }
             let failed_init = |c: &Spec| {
-                !is_sidecar(c)
-                    && self.seen.newest.get(&c.name).and_then(|c| self.ended(c)).is_some_and(|code| code != 0)
-                    && policy == "Never"
+                let last = self.seen.newest.get(&c.name).filter(|last| !is_sidecar(c) && !self.is_stale(last));
+                last.and_then(|c| self.ended(c)).is_some_and(|code| code != 0 && !restarts(self.pod, c, code))
             };
             if spec.init_containers.iter().flatten().any(failed_init) {
                 self.plan.finished = true;
@@ -232,7 +231,7 @@ impl Planner<'_> {
             return;
         }
         let begun = spec.containers.iter().any(|c| self.present(&c.name).is_some());
-        if !self.init(spec.init_containers.as_deref().unwrap_or_default(), begun, policy) {
+        if !self.init(spec.init_containers.as_deref().unwrap_or_default(), begun) {
             return;
         }
         let mut over = !spec.containers.is_empty();
@@ -247,7 +246,7 @@ impl Planner<'_> {
     }
 
     /// Whether the app containers may run.
-    fn init(&mut self, containers: &[Spec], begun: bool, policy: &str) -> bool {
+    fn init(&mut self, containers: &[Spec], begun: bool) -> bool {
         for c in containers {
             if is_sidecar(c) {
                 self.keep_running(c, Role::Sidecar);
@@ -269,7 +268,7 @@ impl Planner<'_> {
                     return false;
                 }
                 Some((_, Some(0))) => {}
-                Some((_, Some(_))) if policy == "Never" => {
+                Some((_, Some(code))) if !restarts(self.pod, c, code) => {
                     self.plan.start.clear();
                     self.plan.finished = true;
                     return false;

@@ -293,16 +293,21 @@ fn is_running(s: &ContainerStatus) -> bool {
     s.state.as_ref().is_some_and(|s| s.running.is_some())
 }
 
+/// Whether a container that has ended starts again: by its own restart rules and policy, or with all containers of the pod.
+fn starts_again(facts: &Facts<'_>, c: &Spec, s: &ContainerStatus, code: i32) -> bool {
+    let known = facts.newest.values().chain(facts.previous.values());
+    let is_stale = restart_all_at(facts.pod, known, facts.killed)
+        .zip(facts.newest.get(&c.name))
+        .is_some_and(|(at, newest)| newest.created_at < at);
+    let id = s.container_id.as_deref().and_then(|id| Some(id.split_once("://")?.1));
+    let code = if id.is_some_and(|id| facts.killed.contains(id)) { KILLED } else { code };
+    is_stale || restarts(facts.pod, c, code)
+}
+
 /// The phase by upstream's table (`getPhase`).
-fn phase(
-    pod: &Pod,
-    init: &[ContainerStatus],
-    app: &[ContainerStatus],
-    killed: &BTreeSet<String>,
-    has_ended: bool,
-) -> &'static str {
-    let Some(spec) = &pod.spec else { return "Pending" };
-    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+fn phase(facts: &Facts<'_>, init: &[ContainerStatus], app: &[ContainerStatus]) -> &'static str {
+    let Some(spec) = &facts.pod.spec else { return "Pending" };
+    let has_ended = facts.has_ended;
     let mut pending_init = 0;
     let mut failed_init = 0;
     for (c, s) in spec.init_containers.iter().flatten().zip(init) {
@@ -315,7 +320,7 @@ fn phase(
             match code {
                 _ if is_running(s) => pending_init += 1,
                 Some(0) => {}
-                Some(_) if policy == "Never" => failed_init += 1,
+                Some(code) if !starts_again(facts, c, s, code) => failed_init += 1,
                 _ => pending_init += 1,
             }
         }
@@ -327,9 +332,7 @@ fn phase(
         } else if let Some(code) = exit_code(s) {
             stopped += 1;
             succeeded += i32::from(code == 0);
-            let id = s.container_id.as_deref().and_then(|id| Some(id.split_once("://")?.1));
-            let code = if id.is_some_and(|id| killed.contains(id)) { KILLED } else { code };
-            restartable |= restarts(pod, c, code);
+            restartable |= starts_again(facts, c, s, code);
         } else if s.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {
             stopped += 1;
             restartable = true;
@@ -471,7 +474,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     let old = pod.status.as_ref();
     let (init, app, ephemeral) = facts.statuses();
     let was = old.and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
-    let mut phase = phase(pod, &init, &app, facts.killed, facts.has_ended);
+    let mut phase = phase(facts, &init, &app);
     if facts.failed.is_some() || was == "Failed" {
         phase = "Failed";
     } else if was == "Succeeded" {
