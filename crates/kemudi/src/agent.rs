@@ -121,6 +121,12 @@ impl Config {
         self.node_ips.as_ref().map_or_else(|| network.gateways().to_vec(), |ips| ips.all().to_vec())
     }
 
+    /// The node's end of the tunnels to other nodes, if there are any.
+    fn tunnel(&self) -> Option<IpAddr> {
+        let ips = self.node_ips.as_ref().filter(|_| self.plugins.is_none())?;
+        ips.of(self.cluster.pods.of_tunnels())
+    }
+
     fn network(&self) -> network::Options {
         network::Options {
             id: tag(&self.data_dir),
@@ -134,8 +140,8 @@ impl Config {
             pod_ranges: self.pod_ranges,
             cluster_ranges: self.cluster.pods,
             service_ranges: self.cluster.services,
-            load_balancer_ranges: self.cluster.load_balancers.map(Ranges::from),
-            tunnel: self.node_ips.as_ref().filter(|_| self.plugins.is_none()).map(NodeIps::v4),
+            load_balancer_ranges: self.cluster.load_balancers,
+            tunnel: self.tunnel(),
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
             masquerade: self.pod_egress || self.node_ips.is_some(),
@@ -149,7 +155,7 @@ impl Config {
             node_namespace: None,
             cluster_ranges: self.cluster.pods,
             service_ranges: self.cluster.services,
-            load_balancer_ranges: self.cluster.load_balancers.map(Ranges::from),
+            load_balancer_ranges: self.cluster.load_balancers,
             own_ports,
         }
     }
@@ -337,7 +343,7 @@ pub async fn start(
         own_ports: own_ports.clone(),
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
-        annotations: match config.network().tunnel {
+        annotations: match config.tunnel() {
             Some(_) => [(POD_NETWORK.to_owned(), "vxlan".to_owned())].into(),
             None => BTreeMap::new(),
         },
@@ -393,7 +399,7 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
-    if config.network().tunnel.is_some() {
+    if config.tunnel().is_some() {
         let (shared, name, shutdown) =
             (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
         node.spawn("pod-routes", OnEnd::Restart, move || {
