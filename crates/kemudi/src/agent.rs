@@ -4,7 +4,7 @@ use crate::cluster_network::ClusterNetwork;
 use crate::containers;
 use crate::kubelet::Sockets;
 use crate::options::NodeIps;
-use crate::pod_network::{self, Plugins};
+use crate::pod_network::{self, FileSystem, Plugins};
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
@@ -81,6 +81,8 @@ pub struct Config {
     pub credential_plugins: node::credentials::Plugins,
     /// The CNI plugins that connect pods; `None` for the network of kemudi.
     pub plugins: Option<Plugins>,
+    /// Whether other nodes of this machine have the same file system.
+    pub files: FileSystem,
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
     pub node_name: String,
@@ -306,7 +308,7 @@ pub async fn start(
         Some(plugins) => {
             let limit = config.configuration.runtime_request_timeout.get();
             let ranges = config.pod_ranges.iter().map(|range| range.to_string()).collect();
-            node::Network::Plugins(pod_network::open(&config.data_dir, plugins, ranges, limit).await?)
+            node::Network::Plugins(pod_network::open(&config.data_dir, plugins, ranges, config.files, limit).await?)
         }
     };
     let host = containers.host;
@@ -448,11 +450,12 @@ pub enum Remains {
     NoNetwork,
 }
 
-/// Removes everything that a node created on this machine: containers, network, rules. Works without a running node.
-pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
+/// Removes everything that a node created on this machine: containers, network, rules. Works without a running node. `namespace`: the network
+/// namespace of the node, if it is not that of this process.
+pub async fn purge(data_dir: &Path, namespace: Option<&Path>, remains: Remains) -> Result<(), Error> {
     let config = recorded(data_dir);
     containers::purge(data_dir, no_clock()).await?;
-    pod_network::purge(data_dir).await?;
+    pod_network::purge(data_dir, namespace).await?;
     if remains == Remains::All {
         ServiceRules::purge(&config.services(Vec::new())).await?;
         PolicyRules::purge(&config.policies()).await?;
@@ -479,6 +482,7 @@ fn recorded(data_dir: &Path) -> Config {
         registries: None,
         credential_plugins: node::credentials::Plugins::default(),
         plugins: None,
+        files: FileSystem::Own,
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
         node_name: String::new(),
         node_ips: None,

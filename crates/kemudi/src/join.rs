@@ -4,6 +4,7 @@ use crate::agent::{self, Environment};
 use crate::cluster_network::{self, ClusterNetwork};
 use crate::kubelet::Sockets;
 use crate::options::{KubeletOptions, NodeIps};
+use crate::pod_network::FileSystem;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::up::{self, PID_FILE};
@@ -166,6 +167,8 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         registries: options.kubelet.registries.clone(),
         credential_plugins,
         plugins,
+        // That of `kemudi up --nodes`.
+        files: if options.network_namespace.is_some() { FileSystem::Shared } else { FileSystem::Own },
         kubelet_root: options.kubelet.root_dir.clone(),
         node_name: node_name.clone(),
         node_ips: Some(node_ips.clone()),

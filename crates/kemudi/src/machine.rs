@@ -227,6 +227,7 @@ fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
         flags.push("--image-credential-provider-bin-dir".into());
         flags.push(path.into());
     }
+    flags.extend(kubelet.network.arguments());
     if let Some(pids) = kubelet.pod_max_pids {
         flags.push(format!("--pod-max-pids={pids}").into());
     }
@@ -479,7 +480,9 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     for entry in std::fs::read_dir(data_dir.join(NODES)).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
             // Its network is in its own namespace, and goes with it.
-            agent::purge(&entry.path(), Remains::NoNetwork).await?;
+            let own = data_dir.join(NAMESPACES).join(entry.file_name());
+            let own = Some(own.as_path()).filter(|path| namespace::exists(path));
+            agent::purge(&entry.path(), own, Remains::NoNetwork).await?;
         }
     }
     let namespaces = data_dir.join(NAMESPACES);

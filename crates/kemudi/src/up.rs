@@ -7,11 +7,12 @@ use crate::kubelet::Sockets;
 use crate::machine::Machine;
 use crate::options::{KubeletOptions, MissingFamily, NodeOptions, Options, ServerOptions};
 use crate::pki;
+use crate::pod_network::FileSystem;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::{
     access, agent, background, bootstrap, containers, data_dir, dns_endpoints, down, join, machine, node_shutdown,
-    pod_network, privileges, second_family,
+    privileges, second_family,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -306,10 +307,8 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::Node(o) | Local::Nodes(o) => o.kubelet.network.plugins().map_err(agent::Error::from)?,
         Local::None => None,
     };
-    match (&local, &plugins_of_pods) {
-        (Local::Nodes(_), Some(_)) => return Err(agent::Error::from(pod_network::Error::Nodes).into()),
-        (Local::Node(_), plugins) => agent::check_network(&options.data_dir, plugins.as_ref(), endpoints.is_some())?,
-        _ => {}
+    if let Local::Node(_) = &local {
+        agent::check_network(&options.data_dir, plugins_of_pods.as_ref(), endpoints.is_some())?;
     }
     let sysctls = match &local {
         Local::Node(_) | Local::Nodes(_) => node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?,
@@ -363,6 +362,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 credential_plugins,
                 kubelet_root: o.kubelet.root_dir.clone(),
                 plugins: plugins_of_pods,
+                files: FileSystem::Own,
                 node_name,
                 node_ips: o.kubelet.node_ip.clone(),
                 pod_egress: o.pod_egress,

@@ -293,3 +293,75 @@ fn second_family(up: &[&str], names: &[&str]) {
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
     assert_eq!(m.left(), Vec::<String>::new());
 }
+
+/// A node that joins shows an address of each family on which others can rely, and says once that it has none.
+///
+/// Clauses: K01.dual-stack
+#[test]
+fn a_node_finds_its_addresses() {
+    let (mut server, mut other) = (Machine::new("finder"), Machine::new("found"));
+    server.ip(&format!("link add link0 type veth peer name link0 netns {}", other.name));
+    for (m, addresses) in [
+        (&server, &["192.168.79.1/24", "fd79::1/64 nodad"][..]),
+        // Temporary ones cannot be assigned by hand. The first one is for a time, and the kernel prefers the last one.
+        (
+            &other,
+            &[
+                "192.168.79.2/24",
+                "fd79::3/64 nodad valid_lft 3600 preferred_lft 3600",
+                "fd79::1:9/64 nodad preferred_lft 0",
+                "fd79::7/64 nodad",
+            ],
+        ),
+    ] {
+        m.ip("link set link0 up");
+        for address in addresses {
+            let (address, more) = address.split_once(' ').unwrap_or((address, ""));
+            m.ip(format!("addr add {address} dev link0 {more}").trim());
+        }
+    }
+    server.start(&[
+        "up",
+        "--bind-address",
+        "192.168.79.1",
+        "--node-ip",
+        "192.168.79.1,fd79::1",
+        "--node-name",
+        "first",
+        "--cluster-cidr",
+        "10.244.0.0/16,fd00:10:244::/56",
+        "--service-cluster-ip-range",
+        "10.96.0.0/16,fd00:10:96::/112",
+    ]);
+    server.ready(&["first"]);
+    let token = server.command(KEMUDI).args(["token", "create"]).output().unwrap();
+    let join = String::from_utf8(token.stdout).unwrap();
+    let words: Vec<&str> = join.split_whitespace().collect();
+    let args = ["agent", "--join", words[3], "--token", words[5], "--ca-hash", words[7], "--node-name", "second"];
+    let agent = other.start(&args);
+    server.ready(&["second"]);
+    let shown = |expect: &[&str]| {
+        server.eventually(&format!("the node shows {expect:?}"), || {
+            (texts(&server.json(&["node", "second"])["status"]["addresses"], "address") == expect).then_some(())
+        });
+    };
+    shown(&["192.168.79.2", "fd79::7", "second"]);
+    // The API server reaches it by its certificate, which is for both.
+    server.apply("{apiVersion: v1, kind: Pod, metadata: {name: there}, spec: {nodeName: second, containers: [{name: c, image: 'kemudi.local/demo:latest'}]}}");
+    server.eventually("its logs are read", || server.kubectl(&["logs", "there"]).ok());
+    other.kill(agent);
+    for address in ["fd79::7", "fd79::3"] {
+        other.ip(&format!("addr del {address}/64 dev link0"));
+    }
+    other.start(&args);
+    shown(&["192.168.79.2", "second"]);
+    let log = other.log();
+    assert_eq!(log.matches("this machine has no lasting IPv6 address").count(), 1, "{log}");
+    for m in [&other, &server] {
+        let down = m.kemudi(&["down", "--purge"]);
+        assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+        let left: Vec<String> =
+            m.left().into_iter().filter(|l| !l.contains("link0") && !l.contains("79:") && !l.contains("79.")).collect();
+        assert_eq!(left, Vec::<String>::new());
+    }
+}

@@ -1,7 +1,10 @@
 //! Runs the program of a plugin, with a limit of its time and output.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,6 +26,73 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Characters of foreign output in an error.
 const MAX_QUOTED: usize = 512;
 
+/// The directory of the state of plugins, such as the addresses that they gave away.
+const STATE: &str = "/var/lib/cni";
+
+/// Where plugins run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The network namespace of the node; `None` for that of this process.
+    pub namespace: Option<PathBuf>,
+    /// The directory that plugins see as `/var/lib/cni`, for a node that shares its file system with others; `None` for that of the machine.
+    pub state: Option<PathBuf>,
+}
+
+impl Place {
+    /// The file that records that the directory of the machine was missing.
+    fn record(state: &Path) -> PathBuf {
+        state.with_extension("made")
+    }
+
+    /// Creates the directories.
+    fn prepare(&self) -> io::Result<()> {
+        let Some(state) = &self.state else { return Ok(()) };
+        std::fs::create_dir_all(state)?;
+        if !Path::new(STATE).exists() {
+            std::fs::write(Self::record(state), "")?;
+            std::fs::create_dir_all(STATE)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the state, and the directory of the machine if it was made here and is empty.
+    pub fn remove(&self) {
+        let Some(state) = &self.state else { return };
+        if std::fs::remove_file(Self::record(state)).is_ok() {
+            let _ = std::fs::remove_dir(STATE);
+        }
+        let _ = std::fs::remove_dir_all(state);
+    }
+
+    /// Has a program run there.
+    fn enter(&self, command: &mut Command) -> io::Result<()> {
+        let namespace = self.namespace.as_ref().map(File::open).transpose()?;
+        let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other);
+        let state = self.state.as_deref().map(text).transpose()?;
+        let check = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+        // SAFETY: between fork and exec there are only system calls, on a descriptor and texts that live until then.
+        unsafe {
+            command.pre_exec(move || {
+                if let Some(namespace) = &namespace {
+                    check(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET))?;
+                }
+                if let Some(state) = &state {
+                    // A copy of the mounts, which changes with the machine's and not the other way.
+                    check(libc::unshare(libc::CLONE_NEWNS))?;
+                    let (none, root) = (std::ptr::null(), c"/".as_ptr());
+                    check(libc::mount(none, root, none, libc::MS_REC | libc::MS_SLAVE, none.cast()))?;
+                    check(libc::mount(state.as_ptr(), STATE_C.as_ptr(), none, libc::MS_BIND, none.cast()))?;
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    }
+}
+
+/// [`STATE`], for the kernel.
+const STATE_C: &std::ffi::CStr = c"/var/lib/cni";
+
 /// A call of a plugin.
 pub struct Call<'a> {
     /// `ADD`, `DEL`, …
@@ -31,6 +101,7 @@ pub struct Call<'a> {
     pub variables: Vec<(&'static str, OsString)>,
     pub configuration: Value,
     pub directories: &'a [PathBuf],
+    pub place: &'a Place,
     pub time_limit: Duration,
 }
 
@@ -95,6 +166,9 @@ async fn execute(program: &Path, call: &Call<'_>) -> io::Result<(bool, String, V
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
+    let place = call.place.clone();
+    supervisor::blocking(move || place.prepare()).await?;
+    call.place.enter(&mut command)?;
     let mut busy = 0;
     let mut child = loop {
         match command.spawn() {
@@ -189,6 +263,7 @@ mod tests {
                 variables: vec![("CNI_IFNAME", "eth0".into())],
                 configuration: json!({"type": name, "key": "value"}),
                 directories: &directories,
+                place: &Place::default(),
                 time_limit: Duration::from_secs(2),
             };
             run(call).await.map_err(|e| e.to_string().replace(&*self.0.path().to_string_lossy(), "DIR"))
