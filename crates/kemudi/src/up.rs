@@ -262,7 +262,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     match cluster.check() {
         Err(e) if has_node => return Err(e.into()),
         // Nodes of other programs have other networks.
-        Err(e) => tracing::debug!("no node of kemudi can join: {e}"),
+        Err(e) => tracing::warn!("no node of kemudi can join: {e}"),
         Ok(()) => {}
     }
     let nodes: Vec<_> = match &local {
