@@ -6,9 +6,9 @@ use cri::{Cri, Endpoint, EndpointError, OpenError};
 use distribution::{EmbeddedImages, Limits, Puller};
 use network::PodNetwork;
 use network::cni::Files;
-use node::configuration::KubeletConfiguration;
+use node::configuration::{KubeletConfiguration, Signal};
 use runtime::beneath::make_private;
-use runtime::image::ImageService;
+use runtime::image::{ImageService, Reserve, Room};
 use runtime::{Embedded, Host, Runtime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use tokio::time::Instant;
 
 /// The endpoint of the runtime that a node was started with, in its data directory.
 const RECORD: &str = "container-runtime";
+/// What images leave free of a disk that may be filled: these bytes and files, or 1 % of a small disk.
+const LEAST_FREE: u64 = 1 << 30;
+const LEAST_FREE_FILES: u64 = 10_000;
 /// How long the runtime may take to notice the network configuration, before the node starts without.
 const NETWORK_READY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -115,7 +118,11 @@ pub struct Settings<'a> {
 impl Settings<'_> {
     /// Opens the runtime in this program.
     pub async fn embedded(&self) -> Result<Containers, Error> {
-        let embedded = Embedded::open(options(self.data_dir, self.clock.clone())).await?;
+        let options = runtime::Options {
+            disk_reserve: disk_reserve(self.configuration),
+            ..options(self.data_dir, self.clock.clone())
+        };
+        let embedded = Embedded::open(options).await?;
         let registries = self.registries.map_or_else(|| self.data_dir.join(REGISTRIES), Path::to_owned);
         let default = Limits::default();
         let limits = Limits { pulls: self.configuration.parallel_pulls().unwrap_or(default.pulls), ..default };
@@ -179,6 +186,19 @@ pub fn options(data_dir: &Path, clock: runtime::Clock) -> runtime::Options {
     runtime::Options::new(data_dir.join("runtime"), cgroup_prefix(data_dir), clock)
 }
 
+/// What images leave free on their disk: as much as keeps the node from evicting pods, and always a little for everything else.
+fn disk_reserve(configuration: &KubeletConfiguration) -> Reserve {
+    let thresholds = configuration.clone();
+    let kept = move |signals: [Signal; 2], capacity: u64, least: u64| {
+        let kept = signals.map(|signal| thresholds.hard_threshold(signal, capacity));
+        kept.into_iter().fold(least.min(capacity / 100), u64::max)
+    };
+    Reserve::new(move |disk| Room {
+        bytes: kept([Signal::NodeFsAvailable, Signal::ImageFsAvailable], disk.bytes, LEAST_FREE),
+        files: kept([Signal::NodeFsInodesFree, Signal::ImageFsInodesFree], disk.files, LEAST_FREE_FILES),
+    })
+}
+
 fn cri_options(settings: &Settings<'_>, endpoints: &Endpoints) -> cri::Options {
     cri::Options {
         endpoint: endpoints.runtime.clone(),
@@ -213,6 +233,22 @@ pub async fn purge(data_dir: &Path, clock: runtime::Clock) -> Result<(), Error> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_leave_free_what_evictions_begin_below() {
+        let mut configuration = KubeletConfiguration::default();
+        let room = |configuration: &KubeletConfiguration, gib: u64| {
+            let room = disk_reserve(configuration).of_capacity(Room { bytes: gib << 30, files: 1_000_000 });
+            (room.bytes >> 20, room.files)
+        };
+        assert_eq!(room(&configuration, 100), (15 << 10, 50_000));
+        configuration.eviction_hard.insert("imagefs.available".into(), "1Gi".into());
+        configuration.eviction_hard.insert("nodefs.available".into(), "3Gi".into());
+        assert_eq!(room(&configuration, 100).0, 3 << 10);
+        configuration.eviction_hard.clear();
+        assert_eq!(room(&configuration, 1000), (1 << 10, 10_000));
+        assert_eq!(room(&configuration, 10).0, 102);
+    }
 
     fn configuration(runtime: &str, images: &str) -> KubeletConfiguration {
         KubeletConfiguration {

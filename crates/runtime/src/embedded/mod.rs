@@ -23,7 +23,7 @@ use tokio::sync::{broadcast, watch};
 use crate::api::*;
 use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
-use crate::image::ImageStore;
+use crate::image::{ImageStore, Reserve};
 use crate::program::Program;
 use crate::records;
 use crate::spec::{ContainerLayers, ContainerSummary, PodRecord, ShimRecord, StateRecord};
@@ -46,6 +46,8 @@ pub struct Options {
     /// The timeout of a start of a container or command, which other containers of the pod can delay (kubelet's
     /// `--runtime-request-timeout`).
     pub start_timeout: Duration,
+    /// What images leave free on their disk.
+    pub disk_reserve: Reserve,
 }
 
 impl Options {
@@ -57,6 +59,7 @@ impl Options {
             shim_program: "/proc/self/exe".into(),
             clock,
             start_timeout: Duration::from_secs(120),
+            disk_reserve: Reserve::default(),
         }
     }
 }
@@ -171,7 +174,7 @@ impl Embedded {
         limits.no_user_namespaces = user_namespace::probe(&directories.each_ref().map(PathBuf::as_path)).err();
         let inner = Inner {
             limits,
-            images: ImageStore::open(root.join("images"))?,
+            images: ImageStore::open(root.join("images"))?.with_reserve(options.disk_reserve.clone()),
             hierarchies,
             root,
             program: Program::open(&options.shim_program)

@@ -7,12 +7,12 @@
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::sys::statvfs::statvfs;
 
-/// The parts of the disk, in percent, that stay free: bytes and files (kubelet's default thresholds of eviction).
-const RESERVE: u64 = 10;
-const FILES_RESERVE: u64 = 5;
+/// The part of a disk, in percent, that stays free if nothing else is said.
+const RESERVE: u64 = 5;
 /// Bytes that an entry takes besides its content, at most.
 const ENTRY: u64 = 4096;
 
@@ -29,17 +29,38 @@ pub struct Room {
     pub files: u64,
 }
 
-impl Room {
-    /// The room on the disk of `path`.
-    pub fn at(path: &Path) -> io::Result<Room> {
+/// What stays free on a disk, given its capacity: with less, the node would be under pressure. By default 5 % of the bytes and files.
+#[derive(Clone)]
+pub struct Reserve(Arc<dyn Fn(Room) -> Room + Send + Sync>);
+
+impl Reserve {
+    /// A reserve that depends on the capacity of the disk.
+    pub fn new(of_capacity: impl Fn(Room) -> Room + Send + Sync + 'static) -> Reserve {
+        Reserve(Arc::new(of_capacity))
+    }
+
+    /// What stays free on a disk with this capacity.
+    pub fn of_capacity(&self, capacity: Room) -> Room {
+        (self.0)(capacity)
+    }
+
+    /// What the disk of `path` has beyond the reserve.
+    pub fn room(&self, path: &Path) -> io::Result<Room> {
         let disk = statvfs(path)?;
-        let reserve = disk.blocks() / 100 * RESERVE;
+        let capacity = disk.blocks().saturating_mul(disk.fragment_size());
+        let reserve = self.of_capacity(Room { bytes: capacity, files: disk.files() });
+        let available = disk.blocks_available().saturating_mul(disk.fragment_size());
         let files = match disk.files() {
             0 => u64::MAX, // a file system that makes them as they are needed
-            all => disk.files_available().saturating_sub(all / 100 * FILES_RESERVE),
+            _ => disk.files_available().saturating_sub(reserve.files),
         };
-        let bytes = disk.blocks_available().saturating_sub(reserve).saturating_mul(disk.fragment_size());
-        Ok(Room { bytes, files })
+        Ok(Room { bytes: available.saturating_sub(reserve.bytes), files })
+    }
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Self::new(|disk| Room { bytes: disk.bytes / 100 * RESERVE, files: disk.files / 100 * RESERVE })
     }
 }
 
@@ -51,25 +72,26 @@ pub struct Budget {
     /// The initial budget in bytes.
     pub limit: u64,
     /// The disk whose reserve must stay free, and what is written until the next look at it.
-    disk: Option<PathBuf>,
+    disk: Option<(PathBuf, Reserve)>,
     unchecked_bytes: Cell<u64>,
     unchecked_entries: Cell<u64>,
 }
 
 impl Budget {
     /// The budget of what is unpacked at `path`: `limit` bytes, or without a limit what the disk has beyond its reserve.
-    pub fn new(path: &Path, limit: Option<u64>) -> io::Result<Budget> {
-        let room = Room::at(path)?;
-        let disk = limit.is_none().then(|| path.to_owned());
+    pub fn new(path: &Path, reserve: &Reserve, limit: Option<u64>) -> io::Result<Budget> {
+        let room = reserve.room(path)?;
+        let disk = limit.is_none().then(|| (path.to_owned(), reserve.clone()));
         Ok(Budget { disk, ..Self::with(limit.unwrap_or(room.bytes), room.files) })
     }
 
-    /// The budget of a pulled image at `path`: what the disk has beyond its reserve, without `reserved`.
-    pub fn beside(path: &Path, reserved: Room) -> io::Result<Budget> {
-        let room = Room::at(path)?;
-        let bytes = room.bytes.saturating_sub(reserved.bytes);
-        let files = room.files.saturating_sub(reserved.files);
-        Ok(Budget { disk: Some(path.to_owned()), ..Self::with(bytes, files) })
+    /// The budget of a pulled image at `path`: what the disk has beyond its reserve, without what is
+    /// `promised` to others.
+    pub fn beside(path: &Path, reserve: &Reserve, promised: Room) -> io::Result<Budget> {
+        let room = reserve.room(path)?;
+        let bytes = room.bytes.saturating_sub(promised.bytes);
+        let files = room.files.saturating_sub(promised.files);
+        Ok(Budget { disk: Some((path.to_owned(), reserve.clone())), ..Self::with(bytes, files) })
     }
 
     /// A budget for content that is read and not written.
@@ -121,13 +143,13 @@ impl Budget {
 
     /// Looks at the disk if enough was written since the last time.
     fn check(&self, unchecked: &Cell<u64>, amount: u64, period: u64) -> io::Result<()> {
-        let Some(disk) = &self.disk else { return Ok(()) };
+        let Some((path, reserve)) = &self.disk else { return Ok(()) };
         if let Some(left) = unchecked.get().checked_sub(amount) {
             unchecked.set(left);
             return Ok(());
         }
         unchecked.set(period);
-        let room = Room::at(disk)?;
+        let room = reserve.room(path)?;
         if room.bytes == 0 || room.files == 0 { Err(self.exceed()) } else { Ok(()) }
     }
 
@@ -164,7 +186,7 @@ mod tests {
     #[test]
     fn bytes_and_entries_count() {
         let here = std::env::temp_dir();
-        let budget = Budget::new(&here, Some(2 * ENTRY + 10)).unwrap();
+        let budget = Budget::new(&here, &Reserve::default(), Some(2 * ENTRY + 10)).unwrap();
         budget.take_entry().unwrap();
         let mut text = Vec::new();
         budget.reader(&[1; 10][..]).read_to_end(&mut text).unwrap();
@@ -173,6 +195,21 @@ mod tests {
         assert_eq!(budget.take_entry().unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(budget.is_exceeded());
         let disk = statvfs(&here).unwrap();
-        assert!(Room::at(&here).unwrap().bytes <= disk.blocks_available() * disk.fragment_size());
+        let available = disk.blocks_available() * disk.fragment_size();
+        assert!(Reserve::default().room(&here).unwrap().bytes <= available);
+    }
+
+    #[test]
+    fn a_reserve_depends_on_the_capacity() {
+        let here = std::env::temp_dir();
+        let disk = statvfs(&here).unwrap();
+        let capacity = disk.blocks() * disk.fragment_size();
+        let all = Reserve::new(|disk| disk);
+        assert_eq!(all.room(&here).unwrap().bytes, 0);
+        let nothing = Reserve::new(move |disk| {
+            assert_eq!(disk.bytes, capacity);
+            Room::default()
+        });
+        assert!(nothing.room(&here).unwrap().bytes > Reserve::default().room(&here).unwrap().bytes);
     }
 }

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::{beneath, records};
 pub use access::{Access, AccessByRepository, PullAccount, PullSecret, PullSource};
 use budget::Budget;
-pub use budget::Room;
+pub use budget::{Reserve, Room};
 pub use reference::normalize;
 pub use service::{Credentials, ImageService, PullError, Pulled};
 pub(crate) use sha256::{Sha256, digest};
@@ -255,6 +255,7 @@ struct Known {
 #[derive(Clone)]
 pub struct ImageStore {
     root: PathBuf,
+    reserve: Reserve,
     known: Arc<Mutex<Known>>,
 }
 
@@ -271,9 +272,15 @@ impl ImageStore {
         for directory in [root.join("layers"), root.join("incoming")] {
             std::fs::create_dir_all(&directory).map_err(Error::io(directory.display().to_string()))?;
         }
-        let store = ImageStore { root, known: Arc::default() };
+        let store = ImageStore { root, reserve: Reserve::default(), known: Arc::default() };
         drop(store.known()?);
         Ok(store)
+    }
+
+    /// The same store, which leaves this free on its disk.
+    #[must_use]
+    pub fn with_reserve(self, reserve: Reserve) -> ImageStore {
+        ImageStore { reserve, ..self }
     }
 
     /// The directory of the unpacked layers.
@@ -352,21 +359,23 @@ impl ImageStore {
     pub fn import(&self, source: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
         let names: Vec<String> = name.into_iter().map(str::to_owned).collect();
         let writing = self.writing()?;
-        let budget = Budget::new(&self.root, limit).map_err(Error::io(self.root.display().to_string()))?;
+        let budget =
+            Budget::new(&self.root, &self.reserve, limit).map_err(Error::io(self.root.display().to_string()))?;
         layer::import(&writing, source, &names, &budget)
     }
 
-    /// Imports a pulled image from a directory in the layout of an OCI image, with these names and access. It leaves `reserved` of
-    /// the disk to others. Blocks.
+    /// Imports a pulled image from a directory in the layout of an OCI image, with these names and access. It leaves to others
+    /// what is `promised` to them of the disk. Blocks.
     pub fn import_pulled(
         &self,
         layout: &Path,
         names: &[String],
         access: Option<AccessByRepository>,
-        reserved: impl FnOnce() -> Room,
+        promised: impl FnOnce() -> Room,
     ) -> Result<Image> {
         let writing = self.writing()?;
-        let budget = Budget::beside(&self.root, reserved()).map_err(Error::io(self.root.display().to_string()))?;
+        let budget = Budget::beside(&self.root, &self.reserve, promised())
+            .map_err(Error::io(self.root.display().to_string()))?;
         let mut images = layer::import_with(&writing, layout, names, access, &budget)?;
         images.pop().ok_or_else(|| Error::NotFound(names.first().cloned().unwrap_or_default()))
     }
@@ -391,7 +400,7 @@ impl ImageStore {
 
     /// What can be written before the disk would be too full for a node.
     pub fn room(&self) -> Result<Room> {
-        Room::at(&self.root).map_err(Error::io(self.root.display().to_string()))
+        self.reserve.room(&self.root).map_err(Error::io(self.root.display().to_string()))
     }
 
     /// Makes an image of one layer from a directory tree, which is moved into the store.

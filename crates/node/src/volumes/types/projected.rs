@@ -52,7 +52,9 @@ impl Volume for Projected {
         let mode = s.default_mode.unwrap_or(DEFAULT_MODE);
         let source =
             |s| SOURCES.iter().find_map(|from_projection| from_projection(s, mode)).unwrap_or(Box::new(Unsupported));
-        Some(Self(s.sources.iter().flatten().map(source).collect()))
+        // The API server empties sources whose feature is off; they give no files, as upstream.
+        let is_something = |s: &&api::VolumeProjection| **s != api::VolumeProjection::default();
+        Some(Self(s.sources.iter().flatten().filter(is_something).map(source).collect()))
     }
 
     async fn set_up(&self, pod: &PodContext<'_>, directory: &Path) -> Result<PathBuf, Error> {
