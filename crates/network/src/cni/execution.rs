@@ -1,22 +1,23 @@
 //! Runs the program of a plugin, with a limit of its time and output.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::Error;
 use super::specification::{Failure, MAX_BYTES};
+use crate::namespace::in_thread;
 
 /// Bytes of the standard error that are read.
 const MAX_STDERR: u64 = 16 << 10;
@@ -64,34 +65,30 @@ impl Place {
         let _ = std::fs::remove_dir_all(state);
     }
 
-    /// Has a program run there.
-    fn enter(&self, command: &mut Command) -> io::Result<()> {
-        let namespace = self.namespace.as_ref().map(File::open).transpose()?;
-        let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other);
-        let state = self.state.as_deref().map(text).transpose()?;
-        let check = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-        // SAFETY: between fork and exec there are only system calls, on a descriptor and texts that live until then.
-        unsafe {
-            command.pre_exec(move || {
-                if let Some(namespace) = &namespace {
-                    check(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET))?;
-                }
-                if let Some(state) = &state {
-                    // A copy of the mounts, which changes with the machine's and not the other way.
-                    check(libc::unshare(libc::CLONE_NEWNS))?;
-                    let (none, root) = (std::ptr::null(), c"/".as_ptr());
-                    check(libc::mount(none, root, none, libc::MS_REC | libc::MS_SLAVE, none.cast()))?;
-                    check(libc::mount(state.as_ptr(), STATE_C.as_ptr(), none, libc::MS_BIND, none.cast()))?;
-                }
-                Ok(())
-            });
+    /// Starts a program there. Blocks for a moment.
+    fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        if *self == Self::default() {
+            return command.spawn();
         }
-        Ok(())
+        let namespace = self.namespace.as_ref().map(File::open).transpose()?;
+        let runtime = tokio::runtime::Handle::current();
+        // The program inherits the namespaces of the thread that starts it.
+        in_thread(|| {
+            if let Some(namespace) = namespace {
+                setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            }
+            if let Some(state) = &self.state {
+                // A copy of the mounts, which changes with the machine's and not the other way.
+                unshare(CloneFlags::CLONE_NEWNS)?;
+                let none = None::<&str>;
+                mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
+                mount(Some(state), STATE, none, MsFlags::MS_BIND, none)?;
+            }
+            let _entered = runtime.enter();
+            command.spawn()
+        })
     }
 }
-
-/// [`STATE`], for the kernel.
-const STATE_C: &std::ffi::CStr = c"/var/lib/cni";
 
 /// A call of a plugin.
 pub struct Call<'a> {
@@ -168,10 +165,9 @@ async fn execute(program: &Path, call: &Call<'_>) -> io::Result<(bool, String, V
         .kill_on_drop(true);
     let place = call.place.clone();
     supervisor::blocking(move || place.prepare()).await?;
-    call.place.enter(&mut command)?;
     let mut busy = 0;
     let mut child = loop {
-        match command.spawn() {
+        match call.place.spawn(&mut command) {
             // It is being installed. The time limit of the call ends this, too.
             Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && busy < MAX_BUSY => busy += 1,
             child => break child?,
