@@ -286,6 +286,23 @@ mod tests {
         }
     }
 
+    /// Kubelets report about their node with its name as UID, controllers with its UID.
+    #[tokio::test]
+    async fn a_node_has_the_events_of_kubelet_and_controllers() {
+        let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "uid": "u"}, "spec": {}, "status": {}});
+        let pods = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn%2Cstatus.phase%21%3DFailed%2Cstatus.phase%21%3DSucceeded&limit=500";
+        let mut s = Server::new().on("GET /api/v1/nodes/n", 200, node).on(pods, 200, json!({"items": []}));
+        for (uid, reason) in [("n", "Starting"), ("u", "RegisteredNode")] {
+            let event = json!({"type": "Normal", "reason": reason, "message": "m", "source": {"component": "c"}});
+            let path = format!(
+                "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dn%2CinvolvedObject.kind%3DNode%2CinvolvedObject.uid%3D{uid}"
+            );
+            s = s.on(&path, 200, json!({"items": [event]}));
+        }
+        let text = snapshot(&s, "describe node n", "").await;
+        assert!(text.contains("Starting") && text.contains("RegisteredNode"), "{text}");
+    }
+
     #[tokio::test]
     async fn describes_a_pod() {
         let pod = json!({

@@ -188,6 +188,17 @@ mod tests {
 
     const PODS: &str = "GET /api/v1/namespaces/default/pods?limit=500";
 
+    /// Upstream shows nothing if no row has the field, but does not sort a single row.
+    #[tokio::test]
+    async fn one_row_is_shown_without_the_field_that_sorts() {
+        let path = "GET /api/v1/namespaces/default/pods?includeObject=Object";
+        let line = "get pods --sort-by=.nope";
+        let s = Server::new().on(path, 200, table(&[("a", "Running")]));
+        assert_eq!(snapshot(&s, line, "").await, "NAME   STATUS\na      Running\n");
+        let s = Server::new().on(path, 200, table(&[("a", "Running"), ("b", "Running")]));
+        assert_eq!(snapshot(&s, line, "").await, "! No resources found in default namespace.\n");
+    }
+
     #[tokio::test]
     async fn prints_tables() {
         let s = Server::new()

@@ -273,6 +273,9 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let mut made = vec![submit(k, &a.write, o, &namespace).await?];
     if a.expose {
         let mut service = service(&a, &labels)?;
+        if explicit {
+            service.set_namespace(&namespace);
+        }
         k.record(&mut service);
         if a.write.save_config && dry != DryRunStrategy::Client {
             annotate_generated(&mut service);
@@ -467,5 +470,7 @@ mod tests {
         assert_eq!(snapshot(&s, env, "").await, "");
         let output = snapshot(&s, "run p --image=i --port=80 --expose --dry-run=client", "").await;
         assert_eq!(output, "service/p created (dry run)\npod/p created (dry run)\n");
+        let line = "run p --image=i --port=80 --expose --dry-run=client -n other -o jsonpath={.metadata.namespace}";
+        assert_eq!(snapshot(&s, line, "").await, "otherother");
     }
 }

@@ -18,19 +18,20 @@ pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
     if !o.namespace().is_empty() {
         fields.push_str(&format!(",involvedObject.namespace={}", o.namespace()));
     }
-    let uid = match o.kind() {
-        // Events that kubelets report about their node have the node name as UID.
-        "Node" => o.name(),
+    let uids = match o.kind() {
+        // Kubelets report about their node with its name as UID, controllers with its UID.
+        "Node" => vec![o.uid(), o.name()],
         // Those of a static pod are not about its mirror pod.
-        _ => o.annotation(MIRROR).unwrap_or(o.uid()),
+        _ => vec![o.annotation(MIRROR).unwrap_or(o.uid())],
     };
-    fields.push_str(&format!(",involvedObject.kind={},involvedObject.uid={uid}", o.kind()));
     let api = k.api(&resource, namespace).await?;
-    let mut all = match api.list(&ListOptions { field_selector: fields, ..ListOptions::default() }).await {
-        Ok(l) => l.items,
+    let mut all = Vec::new();
+    for uid in uids {
+        let field_selector = format!("{fields},involvedObject.kind={},involvedObject.uid={uid}", o.kind());
         // Without permission to read events, the object is still described.
-        Err(_) => Vec::new(),
-    };
+        let found = api.list(&ListOptions { field_selector, ..ListOptions::default() }).await;
+        all.extend(found.into_iter().flat_map(|list| list.items));
+    }
     all.sort_by_key(last);
     Ok(all)
 }

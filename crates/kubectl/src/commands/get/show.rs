@@ -101,10 +101,11 @@ impl<'a> Show<'a> {
         }
         let mut first = true;
         for mut g in groups {
-            // Upstream ignores that sorting a table failed, and then has nothing to show.
+            // Upstream ignores that sorting a table failed, and then has nothing to show. One row is not sorted.
             if !self.a.sort_by.is_empty()
                 && !self.single
                 && let Some(Value::Array(rows)) = g.table.get_mut("rows")
+                && rows.len() > 1
                 && let Err(e) = sort::sort_by_path(&self.a.sort_by, rows, |row| &row["object"])
             {
                 match e {

@@ -170,11 +170,12 @@ pub fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
                 return in_progress(format!("Waiting for {} pods to be ready...\n", desired - ready));
             }
             let updated = status("updatedReplicas");
-            if let Some(partition) = n(&["spec", "updateStrategy", "rollingUpdate", "partition"]).filter(|p| *p > 0) {
-                if updated < desired - partition {
+            // Every StatefulSet that the API server has defaulted comes here, also without a partition.
+            if o.at(&["spec", "updateStrategy", "rollingUpdate"]).is_some_and(|r| !r.is_null()) {
+                let partition = n(&["spec", "updateStrategy", "rollingUpdate", "partition"]);
+                if let Some(wanted) = partition.map(|p| desired - p).filter(|wanted| updated < *wanted) {
                     return in_progress(format!(
-                        "Waiting for partitioned roll out to finish: {updated} out of {} new pods have been updated...\n",
-                        desired - partition
+                        "Waiting for partitioned roll out to finish: {updated} out of {wanted} new pods have been updated...\n"
                     ));
                 }
                 return done(format!("partitioned roll out complete: {updated} new pods have been updated...\n"));
@@ -222,6 +223,30 @@ mod tests {
         ] {
             assert_eq!(state("Deployment", &o, 0).unwrap(), (expected, finished));
         }
+    }
+
+    #[test]
+    fn reports_the_state_of_stateful_sets() {
+        let of = |strategy: serde_json::Value, updated: i64| {
+            let o = json!({
+                "metadata": {"name": "s", "generation": 1}, "spec": {"replicas": 3, "updateStrategy": strategy},
+                "status": {"observedGeneration": 1, "readyReplicas": 3, "updatedReplicas": updated, "currentReplicas": 3,
+                    "currentRevision": "s-1", "updateRevision": "s-1"},
+            });
+            state("StatefulSet", &Object::from_value(o).unwrap(), 0).unwrap()
+        };
+        let rolling = |partition: i64| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});
+        let complete =
+            |updated: i64| (format!("partitioned roll out complete: {updated} new pods have been updated...\n"), true);
+        // A set that the API server has defaulted has a partition of zero.
+        assert_eq!(of(rolling(0), 3), complete(3));
+        assert_eq!(of(rolling(2), 1), complete(1));
+        let waiting = "Waiting for partitioned roll out to finish: 1 out of 2 new pods have been updated...\n";
+        assert_eq!(of(rolling(1), 1), (waiting.to_owned(), false));
+        assert_eq!(
+            of(json!({"type": "RollingUpdate"}), 3),
+            ("statefulset rolling update complete 3 pods at revision s-1...\n".to_owned(), true)
+        );
     }
 
     #[tokio::test]
