@@ -15,7 +15,7 @@ pub use connection_trace::{ConnectionTrace, Step, traced};
 pub use dedicated::Dedicated;
 pub use dial::{dial, handshake_error};
 pub use go_errors::os_error;
-pub use tls::{ClientIdentity, Roots, mutual, unverified};
+pub use tls::{ClientIdentity, Roots, mutual, unverified, verified};
 
 use crate::error::Error;
 use crate::transport::{Body, Transport, Upgrade};

@@ -7,16 +7,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use runtime::{Error, Result};
 use tokio::net::UnixStream;
+use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
 
 use crate::endpoint::Endpoint;
+use crate::signals;
 
 /// Bytes of a response: lists of thousands of containers with their annotations.
 const MAX_RESPONSE: usize = 64 << 20;
@@ -168,14 +172,29 @@ impl Connection {
     pub async fn create_container(
         &self,
         pod: &str,
-        config: v1::ContainerConfig,
+        config: &v1::ContainerConfig,
+        stop_signal: i32,
         sandbox: v1::PodSandboxConfig,
     ) -> Result<String> {
-        let (config, sandbox_config) = (Some(config), Some(sandbox));
-        let request =
-            self.request(v1::CreateContainerRequest { pod_sandbox_id: pod.to_owned(), config, sandbox_config });
-        let answer = self.runtime().create_container(request).await.map_err(|s| failed_for("pod", pod, &s))?;
-        Ok(answer.into_inner().container_id)
+        const METHOD: &str = "/runtime.v1.RuntimeService/CreateContainer";
+        let (config, sandbox_config) = (signals::config(config, stop_signal), Some(sandbox));
+        let request = signals::CreateContainerRequest { pod_sandbox_id: pod.to_owned(), config, sandbox_config };
+        let answer: v1::CreateContainerResponse =
+            self.call(METHOD, request).await.map_err(|s| failed_for("pod", pod, &s))?;
+        Ok(answer.container_id)
+    }
+
+    /// Calls a method with messages that the crate of the interface does not have.
+    async fn call<Q, R>(&self, method: &'static str, message: Q) -> std::result::Result<R, Status>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        R: prost::Message + Default + Send + Sync + 'static,
+    {
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE);
+        grpc.ready().await.map_err(|e| Status::unknown(format!("Service was not ready: {e}")))?;
+        let codec = ProstCodec::<Q, R>::default();
+        let answer = grpc.unary(self.request(message), PathAndQuery::from_static(method), codec).await?;
+        Ok(answer.into_inner())
     }
 
     /// The error is the message of the runtime.
@@ -202,10 +221,13 @@ impl Connection {
         Ok(self.runtime().list_containers(request).await.map_err(|s| failed(&s))?.into_inner().containers)
     }
 
-    pub async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus> {
-        let request = self.request(v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false });
-        let answer = self.runtime().container_status(request).await.map_err(|s| failed_for("container", id, &s))?;
-        answer.into_inner().status.ok_or_else(|| Error::NotFound { what: "container", id: id.to_owned() })
+    pub async fn container_status(&self, id: &str) -> Result<signals::Status> {
+        const METHOD: &str = "/runtime.v1.RuntimeService/ContainerStatus";
+        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        let answer: signals::ContainerStatusResponse =
+            self.call(METHOD, request).await.map_err(|s| failed_for("container", id, &s))?;
+        let status = answer.status.ok_or_else(|| Error::NotFound { what: "container", id: id.to_owned() })?;
+        signals::Status::decode(&status).map_err(|e| failed(&Status::internal(e.to_string())))
     }
 
     pub async fn update_container(&self, id: &str, linux: v1::LinuxContainerResources) -> Result<()> {
@@ -217,6 +239,14 @@ impl Connection {
         let request = self.request(message);
         self.runtime().update_container_resources(request).await.map_err(|s| failed_for("container", id, &s))?;
         Ok(())
+    }
+
+    /// The events of all containers from now on, for as long as the stream lasts.
+    pub async fn container_events(&self) -> std::result::Result<tonic::Streaming<v1::ContainerEventResponse>, Status> {
+        let call = async { self.runtime().get_container_events(v1::GetEventsRequest {}).await };
+        let begun = tokio::time::timeout(self.timeout, call).await;
+        let answer = begun.unwrap_or_else(|_| Err(Status::deadline_exceeded("context deadline exceeded")));
+        Ok(answer?.into_inner())
     }
 
     pub async fn reopen_log(&self, id: &str) -> Result<()> {

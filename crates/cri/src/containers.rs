@@ -14,7 +14,7 @@ use crate::connection::{failed, image};
 use crate::files::bind_below;
 use crate::records::{ContainerRecord, annotations, labels};
 use crate::security::{self, ImageUser};
-use crate::{Inner, blocking, io};
+use crate::{Inner, blocking, io, signals};
 
 impl Inner {
     pub(crate) async fn create_container(&self, pod: &str, config: ContainerConfig) -> Result<String> {
@@ -50,7 +50,15 @@ impl Inner {
                 security_context: Some(security),
             };
             let message = self.message(&config, &sandbox.pod.config, &record, image_id, mounts, linux)?;
-            self.connection.create_container(&sandbox.id, message, self.sandbox_config(&sandbox.pod.config)?).await
+            let signal = stop_signal(&config)?;
+            let sandbox_config = self.sandbox_config(&sandbox.pod.config)?;
+            let id = self.connection.create_container(&sandbox.id, &message, signal, sandbox_config).await?;
+            // A runtime that does not know stop signals ignores them.
+            if signal != 0 && self.connection.container_status(&id).await?.stop_signal.is_none() {
+                self.connection.remove_container(&id).await?;
+                return Err(self.unsupported("stop signals of containers"));
+            }
+            Ok(id)
         };
         let created = created.await;
         if created.is_err() {
@@ -101,10 +109,13 @@ impl Inner {
         if config.security.strict_groups && !self.features.strict_groups {
             return Err(self.unsupported("supplementalGroupsPolicy Strict"));
         }
-        if config.stop_signal.is_some() {
-            return Err(self.unsupported("stop signals of containers"));
+        if config.devices.iter().any(|d| d.mode.is_some() || d.uid.is_some() || d.gid.is_some()) {
+            return Err(self.unsupported("owners and modes of device nodes"));
         }
         for mount in &config.mounts {
+            if mount.options != runtime::MountOptions::default() {
+                return Err(self.unsupported("mounts with the options nosuid or noexec"));
+            }
             if mount.recursive_read_only && !self.features.recursive_read_only_mounts {
                 return Err(self.unsupported("recursive read-only mounts"));
             }
@@ -164,6 +175,13 @@ impl Inner {
         let sandbox = self.sandbox(&container.pod).await?;
         Ok(format!("{}/{}", self.cgroup(&sandbox.pod.config.cgroup_parent), container.id))
     }
+}
+
+/// The number of the signal in the interface; 0 for that of the image.
+fn stop_signal(config: &ContainerConfig) -> Result<i32> {
+    let Some(name) = &config.stop_signal else { return Ok(0) };
+    let invalid = || Error::Invalid { field: "stop signal", message: format!("{name:?}") };
+    signals::number(name).ok_or_else(invalid)
 }
 
 fn resources(limits: &Resources, oom_score_adj: i32) -> v1::LinuxContainerResources {
@@ -304,7 +322,12 @@ mod tests {
     /// Containers had no device: a program that wrote to a block volume wrote a file beside it.
     #[test]
     fn devices_are_passed_on() {
-        let request = DeviceRequest { host: "/dev/null".into(), target: "/dev/disk".into(), permissions: "rwm".into() };
+        let request = DeviceRequest {
+            host: "/dev/null".into(),
+            target: "/dev/disk".into(),
+            permissions: "rwm".into(),
+            ..DeviceRequest::default()
+        };
         let passed = device(&request);
         assert_eq!(
             (&*passed.host_path, &*passed.container_path, &*passed.permissions),

@@ -1,4 +1,8 @@
-//! Events of sandboxes and containers: differences between two listings, a second apart, as the kubelet finds them.
+//! Events of sandboxes and containers: differences between two listings, as the kubelet finds them.
+//!
+//! A runtime that has a stream of events (`GetContainerEvents`: containerd 1.7, CRI-O) says when there is something new to list; it is
+//! listed now and then all the same, as upstream. With other runtimes, and while there is no stream, it is listed every second. What an event
+//! says is not used: a listing tells of everything, in whatever order events come, or if one is lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -6,12 +10,38 @@ use std::time::Duration;
 
 use k8s_cri::v1;
 use runtime::{ContainerState, Event, Result};
+use tokio::sync::{Notify, watch};
+use tonic::Code;
 
 use crate::Inner;
 use crate::records::{OWNER, container_record, sandbox, state};
 
-/// The time between two listings (`genericPlegRelistPeriod`).
-const PERIOD: Duration = Duration::from_secs(1);
+/// How often is listed, and how long the stream of events is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Without a stream (`genericPlegRelistPeriod`).
+    pub poll: Duration,
+    /// With a stream (`eventedPlegRelistPeriod`).
+    pub check: Duration,
+    /// The pause after a stream has ended or could not be opened.
+    pub retry: Duration,
+    /// Events within this time are listed together.
+    pub gather: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_secs(1),
+            check: Duration::from_secs(300),
+            retry: Duration::from_secs(10),
+            gather: Duration::from_millis(20),
+        }
+    }
+}
+
+/// The longest pause after a runtime that has no stream was asked for it. It may be replaced by a newer one.
+const LAST_RETRY: Duration = Duration::from_secs(600);
 
 /// The states of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,23 +52,77 @@ struct Listing {
     containers: BTreeMap<String, (String, ContainerState)>,
 }
 
+/// Whether the runtime streams events at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    Closed,
+    Open,
+}
+
 /// Emits events until the runtime is dropped.
-pub(crate) async fn follow(inner: Weak<Inner>) {
+pub(crate) async fn follow(inner: Weak<Inner>, pace: Pace) {
+    let (news, changed) = (Arc::new(Notify::new()), watch::Sender::new(Stream::Closed));
+    let stream = changed.subscribe();
+    tokio::select! {
+        () = watch_events(inner.clone(), pace, news.clone(), changed) => {}
+        () = list_changes(inner, pace, news, stream) => {}
+    }
+}
+
+/// Lists again and again: after events, and periodically.
+async fn list_changes(inner: Weak<Inner>, pace: Pace, news: Arc<Notify>, mut stream: watch::Receiver<Stream>) {
     let mut before = Listing::default();
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
         let Some(inner) = inner.upgrade() else { return };
-        match list(&inner).await {
+        let listed = match list(&inner).await {
             Ok(now) => {
                 for change in changes(&before, &now) {
                     inner.emit(change).await;
                 }
                 before = now;
+                true
             }
-            Err(error) => tracing::debug!(%error, "listing the containers of the runtime failed; it is tried again"),
+            Err(error) => {
+                tracing::debug!(%error, "listing the containers of the runtime failed; it is tried again");
+                false
+            }
+        };
+        drop(inner);
+        let pause = match *stream.borrow_and_update() {
+            Stream::Open if listed => pace.check,
+            _ => pace.poll,
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = news.notified() => tokio::time::sleep(pace.gather).await,
+            // What has happened before it was opened or after it has broken is in no event.
+            Ok(()) = stream.changed() => {}
         }
+    }
+}
+
+/// Reads the runtime's stream of events, and opens it again when it has ended.
+async fn watch_events(inner: Weak<Inner>, pace: Pace, news: Arc<Notify>, stream: watch::Sender<Stream>) {
+    let mut retry = pace.retry;
+    loop {
+        let Some(connection) = inner.upgrade().map(|i| i.connection.clone()) else { return };
+        match connection.container_events().await {
+            Ok(mut events) => {
+                tracing::info!("the container runtime streams events");
+                retry = pace.retry;
+                stream.send_replace(Stream::Open);
+                while let Ok(Some(_)) = events.message().await {
+                    news.notify_one();
+                }
+                stream.send_replace(Stream::Closed);
+            }
+            Err(status) => {
+                tracing::debug!(%status, "the container runtime streams no events; its containers are listed");
+                let lacks = matches!(status.code(), Code::Unimplemented | Code::Unknown);
+                retry = if lacks { (retry * 2).min(LAST_RETRY) } else { pace.retry };
+            }
+        }
+        tokio::time::sleep(retry).await;
     }
 }
 
@@ -105,6 +189,10 @@ impl Inner {
         let _ = self.events.send(event); // without receivers nothing is sent
     }
 }
+
+#[cfg(test)]
+#[path = "events_tests.rs"]
+mod stream_tests;
 
 #[cfg(test)]
 mod tests {

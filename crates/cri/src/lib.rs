@@ -8,7 +8,7 @@
 //! can share a runtime. Everything that is known of a sandbox or container is in its annotations, so the agent may start again at any time.
 //! What the runtime does not offer is refused ([`runtime::Error::Unsupported`]), never left out.
 //!
-//! Left out: runtime handlers, checkpoints, the cgroup driver of systemd, streaming servers with TLS.
+//! Left out: runtime handlers, checkpoints, the cgroup driver of systemd.
 #![warn(missing_docs)]
 
 mod connection;
@@ -22,6 +22,7 @@ mod pods;
 mod records;
 mod security;
 mod service;
+mod signals;
 mod stats;
 mod streams;
 
@@ -118,6 +119,10 @@ struct Inner {
 impl Cri {
     /// Connects to a runtime and checks that it can be used. Follows its containers until the last clone is dropped.
     pub async fn open(options: Options) -> Result<Cri, OpenError> {
+        Self::connect(options, events::Pace::default()).await
+    }
+
+    async fn connect(options: Options, pace: events::Pace) -> Result<Cri, OpenError> {
         let connection = Connection::new(&options.endpoint, options.timeout);
         let images = Connection::new(options.image_endpoint.as_ref().unwrap_or(&options.endpoint), options.timeout);
         let failed = |service, connection: &Connection| {
@@ -151,7 +156,7 @@ impl Cri {
         // Pulls that an earlier agent began.
         inner.settle().await.map_err(|e| Error::Service { message: e.to_string(), is_unavailable: false })?;
         inner.remove_leftovers().await?;
-        tokio::spawn(events::follow(Arc::downgrade(&inner)));
+        tokio::spawn(events::follow(Arc::downgrade(&inner), pace));
         tokio::spawn(logs::follow(Arc::downgrade(&inner)));
         Ok(Cri { inner })
     }

@@ -9,7 +9,7 @@ use runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Inner;
+use crate::{Inner, signals};
 
 /// The label with the owner of a sandbox or container.
 pub(crate) const OWNER: &str = "kemudi.dev/node";
@@ -139,7 +139,8 @@ fn user(user: v1::LinuxContainerUser) -> ContainerUser {
 }
 
 /// The status of a container. `message_file`: where its termination message is.
-pub(crate) fn container(status: v1::ContainerStatus, message_file: impl Fn(&str, &str, u32) -> PathBuf) -> Container {
+pub(crate) fn container(found: signals::Status, message_file: impl Fn(&str, &str, u32) -> PathBuf) -> Container {
+    let signals::Status { status, stop_signal } = found;
     let state = state(status.state());
     let record = container_record(&status.annotations);
     let metadata = status.metadata.unwrap_or_default();
@@ -154,6 +155,7 @@ pub(crate) fn container(status: v1::ContainerStatus, message_file: impl Fn(&str,
         image_id: status.image_ref,
         user: status.user.and_then(|u| u.linux).map(user),
         mounted_images: record.mounted_images,
+        stop_signal,
         state,
         pid: None,
         created_at: timestamp(status.created_at).unwrap_or_default(),
@@ -234,7 +236,7 @@ impl Inner {
             return Ok(ended.clone());
         }
         let mut status = self.connection.container_status(id).await?;
-        if may_be_out_of_memory(&status, (self.options.clock)()) {
+        if may_be_out_of_memory(&status.status, (self.options.clock)()) {
             tokio::time::sleep(OUT_OF_MEMORY).await;
             status = self.connection.container_status(id).await?;
         }
@@ -300,7 +302,9 @@ mod tests {
             ..v1::ContainerStatus::default()
         };
         let file = |pod: &str, name: &str, attempt: u32| PathBuf::from(format!("/{pod}/{name}/{attempt}"));
-        let ended = container(status.clone(), file);
+        let found = |status| signals::Status { status, stop_signal: Some("SIGINT".into()) };
+        let ended = container(found(status.clone()), file);
+        assert_eq!(ended.stop_signal.as_deref(), Some("SIGINT"));
         assert_eq!((ended.pod.as_str(), ended.image.as_str(), ended.exit_code), ("u-0", "busybox:1", Some(3)));
         assert_eq!(ended.termination_message_file, Some("/u-0/main/2".into()));
         assert_eq!((ended.started_at, ended.reason.as_deref()), (None, Some("Error")));
@@ -310,7 +314,7 @@ mod tests {
         assert!(may_be_out_of_memory(&killed, at(3)) && !may_be_out_of_memory(&killed, at(4)));
         assert!(!may_be_out_of_memory(&status, at(3)));
         let running = v1::ContainerStatus { state: v1::ContainerState::ContainerRunning.into(), ..status };
-        let running = container(running, file);
+        let running = container(found(running), file);
         assert_eq!((running.exit_code, running.finished_at, running.reason), (None, None, None));
     }
 }

@@ -25,6 +25,7 @@ use spdy::{Client, Input, Output, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
 
 use crate::Inner;
 
@@ -59,7 +60,7 @@ impl Inner {
 
     pub(crate) async fn attach(&self, id: &str, stdin: bool) -> Result<AttachSession> {
         let container = self.running(id).await?;
-        let record = crate::records::container_record(&self.connection.container_status(id).await?.annotations);
+        let record = crate::records::container_record(&self.connection.container_status(id).await?.status.annotations);
         let (stdin, tty) = (stdin && record.stdin, record.tty);
         let message = v1::AttachRequest { container_id: id.to_owned(), stdin, tty, stdout: true, stderr: !tty };
         let url = self.connection.attach(message).await?;
@@ -150,14 +151,23 @@ async fn connect(url: &str, protocol: &str) -> Result<Client, String> {
 
 async fn upgrade(url: &str, protocol: &str) -> Result<Client, String> {
     let uri: Uri = url.parse().map_err(|_| "the container runtime returned an invalid URL".to_owned())?;
-    if uri.scheme_str() != Some("http") {
-        return Err("the streaming server of the container runtime uses TLS, which is not supported".into());
-    }
+    let (tls, port) = match uri.scheme_str() {
+        Some("http") => (Tls::No, 80),
+        Some("https") => (Tls::Yes, 443),
+        _ => return Err("the container runtime returned a URL that is neither of http nor of https".into()),
+    };
     let authority = uri.authority().ok_or("the container runtime returned a URL without a host")?.clone();
     let failed = |e: &dyn std::fmt::Display| format!("the streaming server of the container runtime: {e}");
     let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await.map_err(|e| failed(&e))?;
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(port))).await.map_err(|e| failed(&e))?;
     let _ = stream.set_nodelay(true);
+    let stream: Box<dyn Socket> = match tls {
+        Tls::No => Box::new(stream),
+        Tls::Yes => {
+            let trust = trust(stream.peer_addr().map_err(|e| failed(&e))?.ip());
+            begin_tls(stream, host, trust).await.map_err(|e| failed(&e))?
+        }
+    };
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
     tokio::spawn(async move {
@@ -182,6 +192,41 @@ async fn upgrade(url: &str, protocol: &str) -> Result<Client, String> {
     }
     let upgraded = hyper::upgrade::on(response).await.map_err(|e| failed(&e))?;
     Ok(Client::start(TokioIo::new(upgraded)))
+}
+
+/// Whether the streaming server uses TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tls {
+    No,
+    Yes,
+}
+
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+/// Which certificates a streaming server may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    Anything,
+    /// Those with a root that this machine trusts.
+    System,
+}
+
+/// The certificate of a server on this machine is not verified: runtimes make their own, and the URL has come over a socket that only root
+/// can listen on.
+fn trust(address: std::net::IpAddr) -> Trust {
+    if address.to_canonical().is_loopback() { Trust::Anything } else { Trust::System }
+}
+
+async fn begin_tls(stream: TcpStream, host: &str, trust: Trust) -> io::Result<Box<dyn Socket>> {
+    let config = match trust {
+        Trust::Anything => client::https::unverified(),
+        Trust::System => client::https::verified(client::https::Roots::System),
+    };
+    let name = rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let connector = TlsConnector::from(config.map_err(io::Error::other)?);
+    Ok(Box::new(connector.connect(name, stream).await?))
 }
 
 #[derive(Clone, Copy)]
@@ -353,12 +398,28 @@ mod tests {
         assert!(exit_code(b"").is_err());
     }
 
+    /// TLS with a certificate that nobody has signed.
+    fn acceptor() -> tokio_rustls::TlsAcceptor {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth();
+        Arc::new(config.with_single_cert(vec![certificate.der().clone()], key).unwrap()).into()
+    }
+
     /// A server that upgrades and speaks SPDY, as streaming servers do.
-    async fn server(answer: &'static str) -> (String, tokio::task::JoinHandle<Option<spdy::Session>>) {
+    async fn server(answer: &'static str, tls: Tls) -> (String, tokio::task::JoinHandle<Option<spdy::Session>>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/exec/token?a=b", listener.local_addr().unwrap());
+        let scheme = if tls == Tls::Yes { "https" } else { "http" };
+        let url = format!("{scheme}://{}/exec/token?a=b", listener.local_addr().unwrap());
         let task = tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream: Box<dyn Socket> = match tls {
+                Tls::No => Box::new(stream),
+                Tls::Yes => Box::new(acceptor().accept(stream).await.unwrap()),
+            };
             let mut head = Vec::new();
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(stream.read_u8().await.unwrap());
@@ -375,7 +436,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_has_its_streams_over_spdy() {
-        let (url, task) = server(SWITCHING).await;
+        for tls in [Tls::No, Tls::Yes] {
+            has_streams(tls).await;
+        }
+    }
+
+    async fn has_streams(tls: Tls) {
+        let (url, task) = server(SWITCHING, tls).await;
         let selection = Selection { stdin: true, stdout: true, stderr: false, tty: true };
         let mut streams = Streams::open(&url, selection).await.unwrap();
         let mut session = task.await.unwrap().unwrap();
@@ -409,11 +476,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_the_error() {
-        let (url, task) = server("HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nnope").await;
+        let (url, task) = server("HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nnope", Tls::No).await;
         let error = connect(&url, COMMAND).await.err().unwrap();
         assert!(error.ends_with("403 Forbidden: nope"), "{error}");
         assert!(task.await.unwrap().is_none());
-        let error = connect("https://127.0.0.1:1/exec/x", COMMAND).await.err().unwrap();
-        assert!(error.contains("TLS"), "{error}");
+        let error = connect("ftp://127.0.0.1:1/exec/x", COMMAND).await.err().unwrap();
+        assert!(error.contains("neither of http nor of https"), "{error}");
+    }
+
+    /// Only a server on this machine needs no certificate that this machine trusts.
+    #[tokio::test]
+    async fn certificates_of_other_machines_are_verified() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let there = tokio::spawn(async move { acceptor().accept(accepted).await.is_ok() });
+        let error = begin_tls(stream, "runtime.example", Trust::System).await.err().unwrap();
+        assert!(error.to_string().contains("certificate"), "{error}");
+        assert!(!there.await.unwrap());
+        assert_eq!(trust("127.0.0.2".parse().unwrap()), Trust::Anything);
+        assert_eq!(trust("::ffff:127.0.0.1".parse().unwrap()), Trust::Anything);
+        assert_eq!(trust("192.0.2.1".parse().unwrap()), Trust::System);
     }
 }

@@ -3,12 +3,14 @@
 use crate::flag_error::Error;
 use clap::{ArgMatches, Args};
 use client::https::ClientIdentity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Serves CBOR. The store keeps JSON, in spite of the gate's name.
 const CBOR: &str = "CBORServingAndStorage";
+/// Fields of the API that features bring, by the names of their gates.
+const FIELDS: [&str; 1] = ["ContainerStopSignals"];
 
 #[derive(Args)]
 #[group(id = "api")]
@@ -94,10 +96,22 @@ impl Flags {
                 _ if k == name => value = Some(v),
                 "AllAlpha" => alpha = v,
                 "AllBeta" | CBOR => {}
+                _ if FIELDS.contains(&k) => {}
                 _ => return Err(wrong(format!("unrecognized feature gate: {k}"))),
             }
         }
         Ok(value.unwrap_or(alpha))
+    }
+
+    /// The gates of fields that are enabled.
+    pub fn features(&self) -> Result<BTreeSet<String>, Error> {
+        let mut enabled = BTreeSet::new();
+        for name in FIELDS {
+            if self.gate(name)? {
+                enabled.insert(name.to_owned());
+            }
+        }
+        Ok(enabled)
     }
 
     fn proxy_client(&self) -> Result<Option<ClientIdentity>, Error> {
@@ -126,6 +140,7 @@ mod tests {
         assert_eq!(gate("AllAlpha=true"), Ok(true));
         assert_eq!(gate("AllAlpha=true,CBORServingAndStorage=false"), Ok(false), "the name itself weighs more");
         assert_eq!(gate("AllBeta=true"), Ok(false));
+        assert_eq!(gate("ContainerStopSignals=true"), Ok(false), "another one");
         let refused = |given: &str| gate(given).unwrap_err();
         assert!(refused("Nosuch=true").ends_with("unrecognized feature gate: Nosuch"));
         assert!(refused("CBORServingAndStorage").ends_with("missing bool value for CBORServingAndStorage"));

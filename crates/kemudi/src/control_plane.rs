@@ -11,6 +11,7 @@ use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use parking_lot::Mutex;
 use registry::Registry;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub struct Config {
     pub runtime: strategies::RuntimeConfig,
     /// Authentication and authorization flags.
     pub access: access::Options,
+    /// The feature gates of fields that are enabled.
+    pub features: BTreeSet<String>,
 }
 
 pub struct ControlPlane {
@@ -123,6 +126,7 @@ impl ControlPlane {
         });
         let mut registry = Registry::new(store, clock.clone(), rng.clone(), rows);
         registry.supervisor = supervisor.clone();
+        registry.features = config.features.clone().into();
         let registry = Arc::new(registry);
         access.attach(&registry);
         let cluster_ip = config.service_cidrs.first().map_or(config.advertise, |r| r.nth(1));

@@ -408,6 +408,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     };
     inside.sort_by_key(|ip| !is_first(ip));
     let config = Config {
+        features: options.api.features()?,
         data_dir: options.data_dir.clone(),
         bind: options.bind_address,
         advertise,

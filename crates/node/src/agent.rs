@@ -27,6 +27,7 @@ use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::dra::{self, Dra};
 use crate::env::ServiceView;
 use crate::eviction;
+use crate::hugepages::PageSizes;
 use crate::image_gc::ImageCollector;
 use crate::node::{Capacity, Reporter, regarding};
 use crate::objects::{Objects, Whole};
@@ -102,7 +103,12 @@ impl Agent {
         *known.managers.write() = managers.meters();
         let client = options.client.clone();
         let (own_root, own_client) = (root.clone(), client.clone());
-        let dra = blocking(move || Dra::open(own_root.clone(), own_client, &own_root.path)).await;
+        let woken = {
+            let wakes = wakes.clone();
+            Arc::new(move |uid: &str| wake(&wakes, uid))
+        };
+        let own_name = options.node_name.clone();
+        let dra = blocking(move || Dra::open(own_root, own_client, own_name, woken)).await;
         let dra = Arc::new(dra.map_err(Error::Managers)?);
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
         let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());
@@ -155,6 +161,7 @@ impl Agent {
             services: informers.typed::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
+            page_sizes: PageSizes::new(capacity.hugepages.keys()),
             starts: Starts::new(capacity.cpus as usize),
             lookups: Arc::new(Lookups::new(Names::MAX)),
             admission,
@@ -187,6 +194,8 @@ impl Agent {
                     async move { images.run(recorder, node).await }
                 }),
                 restarted("device plugins", || devices::run(managers.devices.clone())),
+                // Drivers publish them again when they register.
+                dra.delete_slices(None),
                 restarted("pod resources", || pod_resources::run(root.path.clone(), shared.clone())),
                 restarted("plugins", || {
                     let devices = devices::Registration(managers.devices.clone());

@@ -24,6 +24,7 @@ mod env;
 mod eviction;
 mod fields;
 mod file_volumes;
+mod hugepages;
 mod image_gc;
 pub mod join;
 mod node;

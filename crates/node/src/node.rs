@@ -19,6 +19,7 @@ use supervisor::blocking;
 use crate::configuration::{KubeletConfiguration, Pressure, Signal};
 use crate::counts::Known;
 use crate::devices::{Amounts, Devices};
+use crate::hugepages;
 use crate::options::Options;
 use crate::resources::is_extended;
 use crate::shutdown;
@@ -62,16 +63,7 @@ impl Capacity {
     pub fn read(data_dir: &Path, configuration: &KubeletConfiguration) -> std::io::Result<Self> {
         let cpus = std::thread::available_parallelism()?.get() as u64;
         let disk = nix::sys::statvfs::statvfs(data_dir).map_err(std::io::Error::from)?;
-        let mut hugepages = BTreeMap::new();
-        for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let kib: Option<u64> = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse().ok());
-            let count = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok();
-            if let (Some(kib), Some(count)) = (kib, count.and_then(|c| c.trim().parse::<u64>().ok())) {
-                let name = if kib >= 1 << 20 { format!("{}Gi", kib >> 20) } else { format!("{}Mi", kib >> 10) };
-                hugepages.insert(format!("hugepages-{name}"), kib * 1024 * count);
-            }
-        }
+        let hugepages = hugepages::read(Path::new(hugepages::DIRECTORY));
         let (memory, disk) = (meminfo("MemTotal")?, disk.blocks() * disk.fragment_size());
         let reserved = Reserved {
             cpu: configuration.reserved("cpu"),
@@ -90,7 +82,7 @@ impl Capacity {
             ("pods".to_owned(), self.pods.to_string()),
         ]);
         for (name, bytes) in &self.hugepages {
-            out.insert(name.clone(), if *bytes == 0 { "0".into() } else { format!("{}Mi", bytes >> 20) });
+            out.insert(name.clone(), hugepages::binary(*bytes).to_string());
         }
         out
     }

@@ -37,8 +37,9 @@ impl Qos {
     }
 }
 
+/// A side of resource requirements.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub enum Side {
     Requests,
     Limits,
 }
@@ -88,68 +89,55 @@ fn quota(milli: i64) -> i64 {
     (milli * PERIOD as i64 / 1000).max(1000)
 }
 
-/// The settings of a container's cgroup.
+/// The settings of a container's cgroup. Huge pages are added by [`crate::hugepages`].
 pub fn container(resources: Option<&ResourceRequirements>) -> Resources {
     let get = |side, name| amount(resources, side, name);
     let cpu_limit = get(Side::Limits, "cpu").map(|q| q.milli_value()).filter(|m| *m > 0);
     let cpu_request = get(Side::Requests, "cpu").map(|q| q.milli_value()).or(cpu_limit).unwrap_or(0);
-    let mut out = Resources {
+    Resources {
         cpu_shares: Some(shares(cpu_request)),
         cpu_quota: cpu_limit.map(quota),
         cpu_period: cpu_limit.map(|_| PERIOD),
         memory_limit: get(Side::Limits, "memory").map(|q| q.value()).filter(|v| *v > 0),
         ..Resources::default()
-    };
-    for (name, value) in resources.and_then(|r| r.limits.as_ref()).into_iter().flatten() {
-        if let Some(size) = name.strip_prefix("hugepages-")
-            && let (Ok(size), Ok(limit)) = (Quantity::parse(size), Quantity::parse(&value.0))
-        {
-            out.hugepage_limits.insert(page_size(size.value()), limit.value().max(0) as u64);
-        }
     }
-    out
 }
 
-fn page_size(bytes: i64) -> String {
-    match bytes {
-        b if b % (1 << 30) == 0 => format!("{}GB", b >> 30),
-        b if b % (1 << 20) == 0 => format!("{}MB", b >> 20),
-        b => format!("{}KB", b >> 10),
+/// What a pod has of a resource, as its own or from its containers; no limit if one of these has none.
+pub fn total(spec: &PodSpec, side: Side, name: &str, value: fn(&Quantity) -> i64) -> Option<i64> {
+    if let Some(q) = amount(spec.resources.as_ref(), side, name) {
+        return Some(value(&q));
     }
+    let one = |c: &Container| {
+        let own = amount(c.resources.as_ref(), side, name);
+        let own = if own.is_none() && side == Side::Requests {
+            amount(c.resources.as_ref(), Side::Limits, name)
+        } else {
+            own
+        };
+        own.as_ref().map(value).filter(|v| *v > 0)
+    };
+    let all = |mut values: Box<dyn Iterator<Item = Option<i64>> + '_>| match side {
+        Side::Limits => values.try_fold(0i64, |sum, v| v.map(|v| sum.saturating_add(v))),
+        Side::Requests => Some(values.map(|v| v.unwrap_or(0)).fold(0, i64::saturating_add)),
+    };
+    let sidecars: Vec<&Container> = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c)).collect();
+    let app = all(Box::new(spec.containers.iter().chain(sidecars).map(one)))?;
+    let mut most = app;
+    for init in spec.init_containers.iter().flatten().filter(|c| !is_sidecar(c)) {
+        match (one(init), side) {
+            (Some(v), _) => most = most.max(v),
+            (None, Side::Limits) => return None,
+            (None, Side::Requests) => {}
+        }
+    }
+    Some(most)
 }
 
 /// The settings of a pod's cgroup: the sum of its containers (the largest of the regular init containers where that is more), with a
-/// limit only where every container has one.
+/// limit only where every container has one. Huge pages are added by [`crate::hugepages`].
 pub fn pod(spec: &PodSpec, pids_limit: Option<i64>) -> Resources {
-    let total = |side, name: &str, value: fn(&Quantity) -> i64| -> Option<i64> {
-        if let Some(q) = amount(spec.resources.as_ref(), side, name) {
-            return Some(value(&q));
-        }
-        let one = |c: &Container| {
-            let own = amount(c.resources.as_ref(), side, name);
-            let own = if own.is_none() && side == Side::Requests {
-                amount(c.resources.as_ref(), Side::Limits, name)
-            } else {
-                own
-            };
-            own.as_ref().map(value).filter(|v| *v > 0)
-        };
-        let all = |mut values: Box<dyn Iterator<Item = Option<i64>> + '_>| match side {
-            Side::Limits => values.try_fold(0i64, |sum, v| v.map(|v| sum.saturating_add(v))),
-            Side::Requests => Some(values.map(|v| v.unwrap_or(0)).fold(0, i64::saturating_add)),
-        };
-        let sidecars: Vec<&Container> = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c)).collect();
-        let app = all(Box::new(spec.containers.iter().chain(sidecars).map(one)))?;
-        let mut most = app;
-        for init in spec.init_containers.iter().flatten().filter(|c| !is_sidecar(c)) {
-            match (one(init), side) {
-                (Some(v), _) => most = most.max(v),
-                (None, Side::Limits) => return None,
-                (None, Side::Requests) => {}
-            }
-        }
-        Some(most)
-    };
+    let total = |side, name, value| total(spec, side, name, value);
     let cpu_limit = total(Side::Limits, "cpu", Quantity::milli_value).filter(|m| *m > 0);
     Resources {
         cpu_shares: Some(shares(total(Side::Requests, "cpu", Quantity::milli_value).unwrap_or(0))),

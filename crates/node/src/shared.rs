@@ -12,6 +12,7 @@ use crate::counts::Known;
 use crate::credentials::Providers;
 use crate::dra::Dra;
 use crate::env::ServiceView;
+use crate::hugepages::PageSizes;
 use crate::objects::Objects;
 use crate::options::Options;
 use crate::pod::starts::Starts;
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     pub allocatable: BTreeMap<String, String>,
     /// Bytes of memory of the node.
     pub memory: u64,
+    /// The sizes of huge pages that the node has.
+    pub page_sizes: PageSizes,
     pub starts: Starts,
     pub lookups: Arc<Lookups>,
     pub known: Arc<Known>,

@@ -104,7 +104,7 @@ impl Registry {
             let with = strategy.allocate(env, &mut candidate, None)?;
             // A retry changes only allocated values, which need no second validation.
             if attempt == 0 || untouched.is_some() {
-                schema::rules::leave_out(&mut candidate.0, None, &row.kind.schema);
+                schema::rules::leave_out(&mut candidate.0, None, &row.kind.schema, self.features());
                 strategy.prepare_for_create(env, request, &mut candidate);
             }
             if attempt == 0 {

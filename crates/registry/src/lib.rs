@@ -57,9 +57,16 @@ pub struct Registry {
     pub webhooks: OnceLock<Arc<dyn WebhookTransport>>,
     /// The long-running parts of the process.
     pub supervisor: Supervisor,
+    /// The feature gates that are enabled beside those of the release.
+    pub features: OnceLock<schema::rules::Gates>,
 }
 
 impl Registry {
+    fn features(&self) -> &schema::rules::Gates {
+        static NONE: schema::rules::Gates = schema::rules::Gates::new();
+        self.features.get().unwrap_or(&NONE)
+    }
+
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>, rows: Rows) -> Self {
         Self {
             store,
@@ -71,6 +78,7 @@ impl Registry {
             commit_observer: OnceLock::new(),
             webhooks: OnceLock::new(),
             supervisor: Supervisor::default(),
+            features: OnceLock::new(),
         }
     }
 

@@ -194,7 +194,7 @@ impl Registry {
             true => strategy.allocate(env, &mut new, Some(old))?,
             false => Vec::new(),
         };
-        schema::rules::leave_out(&mut new.0, Some(&old.0), &row.kind.schema);
+        schema::rules::leave_out(&mut new.0, Some(&old.0), &row.kind.schema, self.features());
         strategy.prepare_for_update(env, request, &mut new, old);
         if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);

@@ -47,6 +47,9 @@ const LIMITING: &[&str] = &["cpu", "cpuset", "memory", "pids", "hugetlb"];
 /// Maximum depth and number of cgroups below a pod's: enough for a container that runs containers, or a node.
 const MAX_DEPTH: u32 = 32;
 const MAX_DESCENDANTS: u32 = 2048;
+/// Part of the names of files that limit what processes may reserve of huge pages. Without this limit they learn by a signal, when they use
+/// a page, that they may not.
+const RESERVED: &str = ".rsvd.";
 /// The cgroup of a container's processes, below that with its limits.
 const PROCESSES: &str = "processes";
 
@@ -100,6 +103,10 @@ impl Hierarchy {
         let below = Some(directory.join(PROCESSES)).filter(|d| d.exists());
         for (controller, file, value) in settings {
             if !self.controllers.iter().any(|c| c == controller) {
+                continue;
+            }
+            // Reservations have files since Linux 5.7. Where none are, a page size that may not be used cannot be used.
+            if controller == "hugetlb" && (file.contains(RESERVED) || value == "0") && !directory.join(&file).exists() {
                 continue;
             }
             let write = |directory: &Path| {
@@ -478,7 +485,9 @@ fn v1_settings(r: &Resources) -> Vec<(&'static str, String, String)> {
     set("memory", "memory.limit_in_bytes", r.memory_limit.map(|v| v.to_string()));
     set("pids", "pids.max", r.pids_limit.map(limit_text));
     for (size, bytes) in &r.hugepage_limits {
-        set("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), Some(bytes.to_string()));
+        for part in [".", RESERVED] {
+            set("hugetlb", &format!("hugetlb.{size}{part}limit_in_bytes"), Some(bytes.to_string()));
+        }
     }
     settings
 }
@@ -502,7 +511,9 @@ fn v2_settings(r: &Resources) -> Vec<(&'static str, String, String)> {
     set("memory", "memory.max", r.memory_limit.map(limit_text));
     set("pids", "pids.max", r.pids_limit.map(limit_text));
     for (size, bytes) in &r.hugepage_limits {
-        set("hugetlb", &format!("hugetlb.{size}.max"), Some(bytes.to_string()));
+        for part in [".", RESERVED] {
+            set("hugetlb", &format!("hugetlb.{size}{part}max"), Some(bytes.to_string()));
+        }
     }
     settings
 }
@@ -573,12 +584,20 @@ mod tests {
                 "cpu.cfs_quota_us=50000",
                 "memory.limit_in_bytes=1048576",
                 "pids.max=max",
-                "hugetlb.2MB.limit_in_bytes=4194304"
+                "hugetlb.2MB.limit_in_bytes=4194304",
+                "hugetlb.2MB.rsvd.limit_in_bytes=4194304"
             ]
         );
         assert_eq!(
             values(v2_settings(&resources)),
-            ["cpu.weight=39", "cpu.max=50000 100000", "memory.max=1048576", "pids.max=max", "hugetlb.2MB.max=4194304"]
+            [
+                "cpu.weight=39",
+                "cpu.max=50000 100000",
+                "memory.max=1048576",
+                "pids.max=max",
+                "hugetlb.2MB.max=4194304",
+                "hugetlb.2MB.rsvd.max=4194304"
+            ]
         );
         assert_eq!(
             values(v2_settings(&Resources { cpu_quota: Some(-1), ..Default::default() })),

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::DeviceRequest;
+use crate::api::{DeviceRequest, IdRange};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
@@ -68,6 +68,25 @@ impl DeviceNode {
             mode: found.mode() & 0o777,
             owner: (found.uid(), found.gid()),
         })
+    }
+
+    /// Changes mode and owner, which are ids of the container. Errors if the container has no such user or group.
+    pub fn own(
+        &mut self,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        users: Option<IdRange>,
+    ) -> io::Result<()> {
+        let on_host = |id: u32| match users {
+            None => Ok(id),
+            Some(range) if id < range.length => Ok(range.first + id),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("the pod has no user or group {id}"))),
+        };
+        self.mode = mode.map_or(self.mode, |m| m & 0o777);
+        self.owner.0 = uid.map_or(Ok(self.owner.0), on_host)?;
+        self.owner.1 = gid.map_or(Ok(self.owner.1), on_host)?;
+        Ok(())
     }
 
     pub fn is_block(&self) -> bool {
@@ -337,8 +356,18 @@ mod tests {
             host: host.into(),
             target: "/dev/own".into(),
             permissions: permissions.into(),
+            ..DeviceRequest::default()
         };
-        let node = DeviceNode::read(&request("/dev/kmsg", "r")).unwrap();
+        let mut node = DeviceNode::read(&request("/dev/kmsg", "r")).unwrap();
+        let (mode, owner) = (node.mode, node.owner);
+        node.own(None, None, None, None).unwrap();
+        assert_eq!((node.mode, node.owner), (mode, owner), "those of the host's node");
+        node.own(Some(0o600), Some(5), None, None).unwrap();
+        assert_eq!((node.mode, node.owner), (0o600, (5, owner.1)));
+        let users = Some(IdRange { first: 70_000, length: 10 });
+        node.own(None, Some(5), Some(9), users).unwrap();
+        assert_eq!(node.owner, (70_005, 70_009));
+        assert!(node.own(None, Some(10), None, users).is_err());
         assert_eq!((node.number(), line(&node.rule()).as_str()), ((1, 11), "c 1:11 r"));
         assert_eq!(line(&DeviceNode::read(&request("/dev/kmsg", "")).unwrap().rule()), "c 1:11 rwm");
         for (host, permissions) in [("/etc/passwd", "rw"), ("/dev/absent", "rw"), ("/dev/kmsg", "x")] {

@@ -169,6 +169,42 @@ async fn files_and_mounts_are_where_requested() {
     host.finish().await;
 }
 
+/// What devices of the CDI bring besides their nodes.
+#[tokio::test]
+async fn mounts_and_devices_have_their_options() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let data = host.directory.path().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    std::fs::write(data.join("program"), "#!/bin/sh\necho runs\n").unwrap();
+    std::fs::set_permissions(data.join("program"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mount = |target: &str, no_exec| Mount {
+        options: MountOptions { no_suid: true, no_exec },
+        ..Mount::bind(&data, target)
+    };
+    let device = |target: &str| DeviceRequest {
+        host: "/dev/zero".into(),
+        target: target.into(),
+        permissions: "r".into(),
+        ..DeviceRequest::default()
+    };
+    let script = "/yes/program; /no/program 2>/dev/null || echo refused; grep -c ' /yes .*nosuid' /proc/mounts; \
+                  stat -c '%a %u %g' /dev/own /dev/user /dev/plain; head -c 1 /dev/own | wc -c";
+    let (_, text) = host
+        .script("a", "main", script, |c| {
+            c.security.run_as_user = Some(33);
+            c.mounts = vec![mount("/yes", false), mount("/no", true)];
+            c.devices = vec![
+                DeviceRequest { mode: Some(0o640), uid: Some(33), gid: Some(5), ..device("/dev/own") },
+                DeviceRequest { for_user: true, mode: Some(0o600), ..device("/dev/user") },
+                device("/dev/plain"),
+            ];
+        })
+        .await;
+    assert_eq!(text, "runs\nrefused\n1\n640 33 5\n600 33 0\n666 0 0\n1\n");
+    host.finish().await;
+}
+
 #[tokio::test]
 async fn privileges_are_those_requested() {
     let mut host = Host::new().await;

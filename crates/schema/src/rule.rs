@@ -93,8 +93,9 @@ pub enum Rule {
     /// The validator of the kind decides whether the rules of this field, and of all below it, apply: it runs them with
     /// [`crate::rules::validate_field`].
     Delegated,
-    /// Behind a feature gate that is disabled in this release: dropped from a write, unless the old object has it.
-    Off,
+    /// Behind a feature gate that is disabled in this release: dropped from a write, unless the old object has it. With the name of the gate
+    /// if it can be enabled.
+    Off(Option<Str>),
 }
 
 impl Rule {
@@ -173,7 +174,7 @@ impl FromStr for Rule {
             "max-items" => Self::MaxItems(number()?.unsigned_abs() as usize),
             "max-length" => Self::MaxLength(number()?.unsigned_abs() as usize),
             "immutable" => Self::Immutable,
-            "off" => Self::Off,
+            "off" => Self::Off(Some(value).filter(|v| !v.is_empty()).map(Into::into)),
             "delegated" => Self::Delegated,
             "frozen" => Self::Frozen(value.replace('~', " ").into()),
             _ => return Err(format!("no rule is called {text}")),

@@ -44,7 +44,7 @@ fn has_rule(s: &Schema) -> bool {
 }
 
 fn is_disabled(f: &Field) -> bool {
-    f.rules.contains(&Rule::Off)
+    f.rules.iter().any(|r| matches!(r, Rule::Off(_)))
 }
 
 fn has_disabled(s: &Schema) -> bool {

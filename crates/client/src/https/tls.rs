@@ -76,6 +76,11 @@ pub fn mutual(roots: Roots, identity: ClientIdentity) -> Result<Arc<ClientConfig
     config(&Config { roots, identity: Some(identity), ..Config::new("") }, false)
 }
 
+/// TLS for HTTP/1.1 with a server whose certificate has one of these roots.
+pub fn verified(roots: Roots) -> Result<Arc<ClientConfig>, Error> {
+    config(&Config { roots, ..Config::new("") }, false)
+}
+
 /// TLS for HTTP/1.1 that accepts any certificate: the API server's configuration as a proxy for pods.
 pub fn unverified() -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -174,14 +174,20 @@ fn spawn(directory: &Path, engine: Engine) -> Result<Child, String> {
     }
     fs::create_dir_all(directory.join(MANIFESTS)).map_err(wrong)?;
     let configuration = directory.join("kubelet.yaml");
-    fs::write(&configuration, kubelet_configuration(directory)).map_err(wrong)?;
+    let mut fields = kubelet_configuration(directory);
     let plugins = write_credential_plugin(directory).map_err(wrong)?;
     let log = fs::File::options().create(true).append(true).open(directory.join("log")).map_err(wrong)?;
     let again = log.try_clone().map_err(wrong)?;
     let endpoint = match engine {
         Engine::Embedded => Vec::new(),
-        Engine::Containerd => vec!["--container-runtime-endpoint".to_owned(), Containerd::endpoint(directory)],
+        Engine::Containerd => {
+            // To see what becomes of fields that the runtime does not know.
+            fields += &format!("featureGates: {{{STOP_SIGNALS}: true}}\n");
+            let flags = ["--feature-gates", &format!("{STOP_SIGNALS}=true"), "--container-runtime-endpoint"];
+            [flags.map(str::to_owned).as_slice(), &[Containerd::endpoint(directory)]].concat()
+        }
     };
+    fs::write(&configuration, fields).map_err(wrong)?;
     Command::new(KEMUDI)
         .args(["up", "--node-name", "e2e", "--data-dir", &data_dir(directory), "--write-kubeconfig"])
         .arg(directory.join("kubeconfig"))
@@ -198,6 +204,8 @@ fn spawn(directory: &Path, engine: Engine) -> Result<Child, String> {
         .spawn()
         .map_err(wrong)
 }
+
+const STOP_SIGNALS: &str = "ContainerStopSignals";
 
 /// The configuration of the node. The disk of the machine may be fuller than a node's should be.
 fn kubelet_configuration(directory: &Path) -> String {

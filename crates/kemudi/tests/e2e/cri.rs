@@ -65,7 +65,10 @@ fn what_the_runtime_lacks_is_refused(s: &Story) {
         json!({"volumes": image}),
         json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}),
     );
+    let signal = json!({"lifecycle": {"stopSignal": "SIGUSR1"}});
+    s.shell_pod("signal", FOREVER, json!({"os": {"name": "linux"}}), signal);
     for (name, feature) in [
+        ("signal", "stop signals of containers"),
         ("groups", "supplementalGroupsPolicy Strict"),
         ("recursive", "recursive read-only mounts"),
         ("image", "image volumes"),

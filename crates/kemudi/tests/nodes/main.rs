@@ -4,14 +4,19 @@
 mod cni;
 mod dual_stack;
 mod egress;
+mod hugepages;
 mod ipv6_alone;
 mod machine;
 mod pressure;
+mod stop_signals;
 
 use machine::{KEMUDI, Machine};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+
+/// Held by tests that reserve memory of the machine or depend on how much there is.
+static MEMORY: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 

@@ -1,4 +1,4 @@
-//! Eviction from a node that lacks disk or memory: a node on a small disk of its own, whose thresholds are near what it has.
+//! Eviction from a node that lacks disk, memory or process ids: a node on a small disk of its own, whose thresholds are near what it has.
 
 use crate::machine::{Machine, run};
 use serde_json::{Value, json};
@@ -116,9 +116,10 @@ fn fill(m: &Machine, pod: &Value, mib: u64) {
     run(Command::new("fallocate").arg("-l").arg(format!("{mib}M")).arg(volume(m, pod).join("file")));
 }
 
-/// Clauses: R05.disk-pressure R05.memory-pressure R05.soft-eviction R04.enforced
+/// Clauses: R05.disk-pressure R05.memory-pressure R05.pid-pressure R05.soft-eviction R04.enforced
 #[test]
 fn pods_are_evicted_under_pressure() {
+    let _memory = crate::MEMORY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut m = Machine::new("pressure");
     m.held = Some(Box::new(SmallDisk::new(m.directory.path(), 4096)));
     fs::create_dir(m.directory.path().join("tools")).unwrap();
@@ -138,7 +139,7 @@ fn pods_are_evicted_under_pressure() {
         hard = room - 1000,
         soft = room - 400,
     );
-    m.start(&up);
+    let server = m.start(&up);
     m.ready(&["n"]);
     // All pods together have a limit.
     m.event("n", "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
@@ -152,6 +153,8 @@ fn pods_are_evicted_under_pressure() {
     assert!(limits.contains(&FOR_PODS.to_string()), "{limits:?}");
     disk_pressure(&m, room);
     memory_pressure(&m);
+    m.kill(server);
+    pid_pressure(&mut m, &up);
     let bystander = runs(&m, "bystander");
     assert_eq!(bystander["status"]["containerStatuses"][0]["restartCount"], 0);
     assert!(m.kemudi(&["down", "--purge"]).status.success());
@@ -205,6 +208,57 @@ fn memory_pressure(m: &Machine) {
     m.event("n", "EvictionThresholdMet", "Attempting to reclaim memory");
     pressure(m, "MemoryPressure", false, "KubeletHasSufficientMemory");
     m.ok(&["delete", "pod", "greedy"]);
+}
+
+/// Process ids that the machine has left: threads count, and those of other programs come and go.
+fn available_pids() -> u64 {
+    let read = |file: &str| fs::read_to_string(file).unwrap().trim().parse::<u64>().unwrap();
+    let most = read("/proc/sys/kernel/pid_max").min(read("/proc/sys/kernel/threads-max"));
+    let load = fs::read_to_string("/proc/loadavg").unwrap();
+    most - load.split_ascii_whitespace().nth(3).unwrap().split_once('/').unwrap().1.parse::<u64>().unwrap()
+}
+
+/// A pod whose processes exceed the threshold, which is near what the machine has, not near its end.
+fn pid_pressure(m: &mut Machine, up: &[&str]) {
+    const MARGIN: u64 = 400;
+    // No round number, which would be written with a unit.
+    let threshold = (available_pids() - MARGIN) / 10 * 10 + 1;
+    m.kubelet = format!(
+        "evictionSoft: {{pid.available: \"{threshold}\"}}\nevictionSoftGracePeriod: {{pid.available: {GRACE}s}}\n\
+         evictionHard: {{pid.available: \"10\"}}\nevictionPressureTransitionPeriod: 1s\nevictionMaxPodGracePeriod: 1\n"
+    );
+    m.start(up);
+    m.ready(&["n"]);
+    pressure(m, "PIDPressure", false, "KubeletHasSufficientPID");
+    m.apply(
+        &json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "humble"}, "value": -10})
+            .to_string(),
+    );
+    pod(m, "humble", FOREVER, json!({"priorityClassName": "humble"}), json!({}));
+    runs(m, "humble");
+    let count = 2 * MARGIN;
+    let script = format!(
+        "/tools/busybox mkfifo /room/never; i=0; while [ $i -lt {count} ]; do (read x </room/never) & i=$((i+1)); done; {FOREVER}"
+    );
+    pod(m, "forks", &script, json!({}), json!({}));
+    pressure(m, "PIDPressure", true, "KubeletHasInsufficientPID");
+    rejected(m, "late", "PIDPressure");
+    pod(m, "waits", FOREVER, json!({}), json!({}));
+    // Of lower priority, although it has hardly a process; then the one that has most.
+    let start = format!("The node was low on resource: pids. Threshold quantity: {threshold}, available: ");
+    let humble = evicted(m, "humble", &start);
+    let forks = evicted(m, "forks", &start);
+    let time = |status: &Value| {
+        let all = status["conditions"].as_array().unwrap();
+        let disrupted = all.iter().find(|c| c["type"] == "DisruptionTarget").unwrap();
+        disrupted["lastTransitionTime"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap()
+    };
+    assert!(time(&humble) <= time(&forks), "{humble} {forks}");
+    assert!(!forks["message"].as_str().unwrap().contains("Container"), "no container requests process ids");
+    m.event("n", "EvictionThresholdMet", "Attempting to reclaim pids");
+    pressure(m, "PIDPressure", false, "KubeletHasSufficientPID");
+    runs(m, "waits");
+    m.ok(&["delete", "pod", "humble", "forks", "late", "waits"]);
 }
 
 /// The limits of memory of the control groups above a pod's.

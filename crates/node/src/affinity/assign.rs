@@ -1,7 +1,8 @@
 //! Chooses processors for a container: pure (upstream `cpumanager/cpu_assignment.go`).
 //!
 //! [`packed`] takes whole sockets and NUMA nodes first, then cores, then single threads, and prefers the fullest groups, so that whole ones
-//! stay free. [`distributed`] divides what no single NUMA node has evenly among as few nodes as possible.
+//! stay free. [`spread`] takes single threads in the order of their numbers instead of whole cores. [`distributed`] divides what no single
+//! NUMA node has evenly among as few nodes as possible.
 
 use std::collections::BTreeMap;
 
@@ -103,6 +104,23 @@ impl<'a> Accumulator<'a> {
         }
     }
 
+    /// Takes whole free sockets and NUMA nodes.
+    fn take_outer(&mut self) {
+        for level in self.outer() {
+            if !self.is_satisfied() {
+                self.take_full(level);
+            }
+        }
+    }
+
+    /// Takes what is still needed as single processors, and returns all that were taken.
+    fn taken_with_threads(mut self, level: Level) -> Result<CpuSet, AssignError> {
+        if !self.is_satisfied() {
+            self.take_threads(level);
+        }
+        if self.is_satisfied() { Ok(self.taken) } else { Err(AssignError::Failed) }
+    }
+
     /// Takes what is needed from one cache, if it has as much.
     fn take_part_of_cache(&mut self, cache: u32) {
         let per_core = self.topology.per_group(Level::Core).max(1);
@@ -134,11 +152,11 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    fn take_threads(&mut self) {
-        let cores = self.available(Level::Core);
-        let threads = cores
-            .into_iter()
-            .flat_map(|c| self.topology.within(&self.free, Level::Core, &[c]).iter().collect::<Vec<_>>());
+    /// Takes single processors, one group of the level after the other.
+    fn take_threads(&mut self, level: Level) {
+        let groups = self.available(level);
+        let threads =
+            groups.into_iter().flat_map(|g| self.topology.within(&self.free, level, &[g]).iter().collect::<Vec<_>>());
         let threads: CpuSet = threads.take(self.needed).collect();
         self.take(&threads);
     }
@@ -147,23 +165,22 @@ impl<'a> Accumulator<'a> {
 /// Chooses processors that are as close together as possible.
 pub fn packed(topology: &Topology, available: &CpuSet, count: usize, caches: Caches) -> Result<CpuSet, AssignError> {
     let mut a = Accumulator::new(topology, available, count)?;
-    let [first, second] = a.outer();
-    if !a.is_satisfied() {
-        a.take_full(first);
-    }
-    if !a.is_satisfied() {
-        a.take_full(second);
-    }
+    a.take_outer();
     if !a.is_satisfied() && caches == Caches::Preferred {
         a.take_from_caches();
     }
     if !a.is_satisfied() {
         a.take_full(Level::Core);
     }
-    if !a.is_satisfied() {
-        a.take_threads();
-    }
-    if a.is_satisfied() { Ok(a.taken) } else { Err(AssignError::Failed) }
+    a.taken_with_threads(Level::Core)
+}
+
+/// Chooses processors of different cores where possible: Linux numbers the first threads of all cores before the second ones. Requests
+/// of whole sockets and NUMA nodes get these.
+pub fn spread(topology: &Topology, available: &CpuSet, count: usize) -> Result<CpuSet, AssignError> {
+    let mut a = Accumulator::new(topology, available, count)?;
+    a.take_outer();
+    a.taken_with_threads(Level::Socket)
 }
 
 /// Calls `visit` with each selection of `size` of the items, in lexical order of their indices.
@@ -337,6 +354,34 @@ mod tests {
             assert_eq!(taken.to_string(), expected, "{count} of {available}");
         }
         let error = packed(&one, &set("0-2"), 4, Caches::Ignored).unwrap_err().to_string();
+        assert_eq!(error, "not enough cpus available to satisfy request: requested=4, available=3");
+    }
+
+    #[test]
+    fn processors_are_spread_among_cores() {
+        let (one, two, four) = (machine(1, 1, 4, 2), machine(2, 1, 3, 2), machine(2, 2, 2, 2));
+        for (topology, available, count, expected) in [
+            (&one, "0-7", 1, "0"),
+            (&one, "0-7", 4, "0-3"),
+            (&one, "1-7", 4, "1-4"),
+            // More than there are cores.
+            (&one, "0-7", 5, "0-4"),
+            // The threads that are left are those of one core.
+            (&one, "0,4", 2, "0,4"),
+            (&two, "0-11", 3, "0-2"),
+            // A whole socket is taken as such, and the rest from the other one.
+            (&two, "0-11", 8, "0-4,6-8"),
+            // The socket with fewer free processors first.
+            (&two, "1-11", 2, "1-2"),
+            (&two, "0-3,6-8,10-11", 2, "3,10"),
+            (&four, "1-15", 4, "2-3,10-11"),
+            (&four, "1-15", 3, "1-3"),
+            (&one, "0-7", 0, ""),
+        ] {
+            let taken = spread(topology, &set(available), count).unwrap();
+            assert_eq!(taken.to_string(), expected, "{count} of {available}");
+        }
+        let error = spread(&one, &set("0-2"), 4).unwrap_err().to_string();
         assert_eq!(error, "not enough cpus available to satisfy request: requested=4, available=3");
     }
 

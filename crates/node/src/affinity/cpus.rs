@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use meta::Quantity;
 use serde::{Deserialize, Serialize};
 
-use super::assign::{AssignError, Caches, distributed, packed};
+use super::assign::{AssignError, Caches, distributed, packed, spread};
 use super::cpuset::CpuSet;
 use super::hints::{Hint, Hints, Nodes, subsets};
 use super::topology::{Level, Topology};
@@ -219,6 +219,9 @@ impl StaticCpus {
         if o.distribute_across_numa {
             let group = if o.full_cores_only { self.topology.per_group(Level::Core) } else { 1 };
             return distributed(&self.topology, available, count, group);
+        }
+        if o.distribute_across_cores {
+            return spread(&self.topology, available, count);
         }
         let caches = if o.prefer_align_by_cache { Caches::Preferred } else { Caches::Ignored };
         packed(&self.topology, available, count, caches)

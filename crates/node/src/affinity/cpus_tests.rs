@@ -113,6 +113,10 @@ fn nodes_are_followed_and_options_change_the_choice() {
         admit(&mut cpus, &pod("p", json!({"containers": [container("a", "6")]})), None).unwrap(),
         ["1-3,4-6".replace("1-3,4-6", "1-6")]
     );
+    let options = CpuOptions { distribute_across_cores: true, ..CpuOptions::default() };
+    let mut cpus = policy(machine(1, 1, 4, 2), options, "0");
+    assert_eq!(admit(&mut cpus, &two("p"), None).unwrap(), ["1-2"]);
+    assert_eq!(admit(&mut cpus, &two("q"), None).unwrap(), ["3-4"]);
     // Two sockets of two nodes each; node 1 is on the socket of node 0.
     let options = CpuOptions { align_by_socket: true, ..CpuOptions::default() };
     let mut cpus = policy(machine(2, 2, 2, 1), options, "0");

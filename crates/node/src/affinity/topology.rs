@@ -111,27 +111,15 @@ fn list(path: &Path) -> Option<CpuSet> {
     text(path)?.parse().ok()
 }
 
-/// The name of the resource of huge pages of this size.
-pub fn hugepages(kib: u64) -> String {
-    let size = if kib >= 1 << 20 { format!("{}Gi", kib >> 20) } else { format!("{}Mi", kib >> 10) };
-    format!("hugepages-{size}")
-}
-
 fn numa_node(directory: &Path) -> NumaNode {
     let info = text(&directory.join("meminfo")).unwrap_or_default();
     let total = info.lines().find_map(|l| l.split_once("MemTotal:")?.1.trim().strip_suffix("kB")?.trim().parse().ok());
-    let mut out = NumaNode { memory: total.unwrap_or(0_u64) * 1024, ..NumaNode::default() };
-    for entry in std::fs::read_dir(directory.join("hugepages")).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let kib: Option<u64> = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse().ok());
-        let count = text(&entry.path().join("nr_hugepages")).and_then(|n| n.parse::<u64>().ok());
-        if let (Some(kib), Some(count)) = (kib, count) {
-            out.hugepages.insert(hugepages(kib), kib * 1024 * count);
-        }
-    }
     let distances = text(&directory.join("distance")).unwrap_or_default();
-    out.distances = distances.split_ascii_whitespace().filter_map(|d| d.parse().ok()).collect();
-    out
+    NumaNode {
+        memory: total.unwrap_or(0_u64) * 1024,
+        hugepages: crate::hugepages::read(&directory.join("hugepages")),
+        distances: distances.split_ascii_whitespace().filter_map(|d| d.parse().ok()).collect(),
+    }
 }
 
 impl TopologySource for Sysfs {

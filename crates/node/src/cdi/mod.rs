@@ -1,85 +1,50 @@
 //! The Container Device Interface: what containers need to use a device that a driver names (`vendor.com/class=name`).
 //!
-//! Drivers write specifications to `/etc/cdi` and `/var/run/cdi`. [`Registry::read`] reads them, and [`Registry::edits`] returns what
-//! devices add to a container. Follows version 1.0 of the specification (`tags.cncf.io/container-device-interface`). **Invariant.** A device is
-//! applied completely, or the container is refused: hooks, network devices, `intelRdt`, and owners and modes of device nodes are not carried
-//! out.
+//! Drivers write [`specification`]s to `/etc/cdi` and `/var/run/cdi`. [`Registry::read`] reads them, and [`Registry::edits`] returns what
+//! devices add to a container. Follows version 1.1 of the specification (`tags.cncf.io/container-device-interface`).
+//!
+//! **Invariants.** A device is applied completely, or the container is refused: hooks, network devices, `intelRdt` and pipes are not carried
+//! out. A file that is not valid is left out, with its devices, and affects no other.
+
+mod specification;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use runtime::{DeviceRequest, MountOptions};
+use specification::{ContainerEdits, Device, DeviceNode, MountEdit, NO_PERMISSIONS, Spec, is_qualified};
 
 /// The directories of specifications; a later one wins.
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Bytes of a specification, and specifications of a directory.
 const MAX_BYTES: u64 = 4 << 20;
 const MAX_FILES: usize = 1024;
+/// Files that an error names.
+const MAX_NAMED: usize = 3;
 
 /// Why devices cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdiError {
-    #[error("failed to inject CDI devices: unresolvable CDI devices {}", .0.join(", "))]
-    Unresolvable(Vec<String>),
+    /// Devices, and the files that were left out.
+    #[error("failed to inject CDI devices: unresolvable CDI devices {}{}", .0.join(", "), named(.1))]
+    Unresolvable(Vec<String>, Vec<String>),
     #[error("CDI device {device}: {what} cannot be carried out by this node")]
-    Unsupported { device: String, what: &'static str },
+    Unsupported { device: String, what: String },
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    cdi_version: String,
-    kind: String,
-    devices: Vec<Device>,
-    container_edits: ContainerEdits,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Device {
-    name: String,
-    container_edits: ContainerEdits,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ContainerEdits {
-    env: Vec<String>,
-    device_nodes: Vec<DeviceNode>,
-    mounts: Vec<MountEdit>,
-    hooks: Vec<serde_json::Value>,
-    net_devices: Vec<serde_json::Value>,
-    intel_rdt: Option<serde_json::Value>,
-    #[serde(rename = "additionalGids")]
-    additional_gids: Vec<u32>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct DeviceNode {
-    path: String,
-    host_path: String,
-    permissions: String,
-    file_mode: Option<u32>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct MountEdit {
-    host_path: String,
-    container_path: String,
-    options: Vec<String>,
-    #[serde(rename = "type")]
-    kind: String,
+/// The files that were left out, as a part of a message.
+fn named(files: &[String]) -> String {
+    let more = if files.len() > MAX_NAMED { ", …" } else { "" };
+    let shown: Vec<&str> = files.iter().take(MAX_NAMED).map(String::as_str).collect();
+    if shown.is_empty() { String::new() } else { format!(" (left out: {}{more})", shown.join(", ")) }
 }
 
 /// What devices add to a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
     pub env: Vec<(String, String)>,
-    pub devices: Vec<runtime::DeviceRequest>,
+    pub devices: Vec<DeviceRequest>,
     pub mounts: Vec<runtime::Mount>,
     pub groups: Vec<u32>,
 }
@@ -88,35 +53,60 @@ pub struct Edits {
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     devices: BTreeMap<String, (ContainerEdits, Device)>,
-}
-
-/// Whether a name has the form `vendor.com/class=device`.
-pub fn is_qualified(name: &str) -> bool {
-    let plain = |text: &str, more: &str| {
-        let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-        edge(text.chars().next())
-            && edge(text.chars().next_back())
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
-    };
-    let parts = name.split_once('=').and_then(|(kind, device)| Some((kind.split_once('/')?, device)));
-    parts.is_some_and(|((vendor, class), device)| plain(vendor, "_-.") && plain(class, "_-.") && plain(device, "_-.:"))
+    /// The files that are left out, with the reason.
+    invalid: Vec<String>,
 }
 
 impl Registry {
-    /// Reads the specifications of directories; those of later ones win. What cannot be read is logged and left out. Blocks.
+    /// Reads the specifications of directories; those of later ones win. A device that two files of one directory have cannot be used.
+    /// Blocks.
     pub fn read(directories: &[PathBuf]) -> Self {
         let mut out = Self::default();
         for directory in directories {
-            out.devices.extend(read_directory(directory));
+            out.add(directory);
         }
         out
     }
 
-    /// What these devices add to a container.
+    fn add(&mut self, directory: &Path) {
+        let mut found = BTreeMap::new();
+        let mut conflicts = BTreeMap::new();
+        let mut files: Vec<PathBuf> =
+            std::fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path()).take(MAX_FILES).collect();
+        files.sort();
+        for path in files {
+            if !matches!(path.extension().and_then(|e| e.to_str()), Some("json" | "yaml")) {
+                continue;
+            }
+            let spec = match read_file(&path) {
+                Ok(spec) => spec,
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), error, "a specification of CDI devices is left out");
+                    self.invalid.push(format!("{}: {error}", path.display()));
+                    continue;
+                }
+            };
+            for device in spec.devices {
+                let name = format!("{}={}", spec.kind, device.name);
+                let edits = (spec.container_edits.clone(), device);
+                if found.insert(name.clone(), edits).is_some() {
+                    conflicts.insert(name, path.clone());
+                }
+            }
+        }
+        self.devices.extend(found);
+        for (name, path) in conflicts {
+            tracing::warn!(device = name, path = %path.display(), "several specifications have a CDI device; it cannot be used");
+            self.invalid.push(format!("{}: conflicting device {name:?}", path.display()));
+            self.devices.remove(&name);
+        }
+    }
+
+    /// What these devices add to a container. Blocks.
     pub fn edits<'a>(&self, names: impl IntoIterator<Item = &'a String>) -> Result<Edits, CdiError> {
         let (mut out, mut unknown, mut kinds) = (Edits::default(), Vec::new(), Vec::new());
         for name in names {
-            let Some((kind, device)) = self.devices.get(name) else {
+            let Some((kind, device)) = self.devices.get(name).filter(|_| is_qualified(name)) else {
                 unknown.push(name.clone());
                 continue;
             };
@@ -128,97 +118,94 @@ impl Registry {
             }
             out.add(name, &device.container_edits)?;
         }
-        if unknown.is_empty() { Ok(out) } else { Err(CdiError::Unresolvable(unknown)) }
+        if unknown.is_empty() { Ok(out) } else { Err(CdiError::Unresolvable(unknown, self.invalid.clone())) }
     }
 }
 
 impl Edits {
     fn add(&mut self, device: &str, edits: &ContainerEdits) -> Result<(), CdiError> {
-        let unsupported = |what| Err(CdiError::Unsupported { device: device.to_owned(), what });
-        if !edits.hooks.is_empty() {
-            return unsupported("hooks");
+        let unsupported = |what: String| CdiError::Unsupported { device: device.to_owned(), what };
+        for (is_there, what) in [
+            (!edits.hooks.is_empty(), "hooks"),
+            (!edits.net_devices.is_empty(), "network devices"),
+            (edits.intel_rdt.is_some(), "intelRdt"),
+        ] {
+            if is_there {
+                return Err(unsupported(what.into()));
+            }
         }
-        if !edits.net_devices.is_empty() {
-            return unsupported("network devices");
-        }
-        if edits.intel_rdt.is_some() {
-            return unsupported("intelRdt");
-        }
-        for variable in &edits.env {
-            let Some((name, value)) = variable.split_once('=') else { return unsupported("a variable without value") };
+        for (name, value) in edits.env.iter().filter_map(|v| v.split_once('=')) {
             self.env.retain(|(n, _)| n != name);
             self.env.push((name.to_owned(), value.to_owned()));
         }
         for node in &edits.device_nodes {
-            if node.file_mode.is_some() || node.uid.is_some() || node.gid.is_some() {
-                return unsupported("an owner or mode of a device node");
-            }
-            let host = if node.host_path.is_empty() { &node.path } else { &node.host_path };
-            let permissions = if node.permissions.is_empty() { "rwm" } else { &node.permissions };
-            self.devices.retain(|d| d.target != Path::new(&node.path));
-            self.devices.push(runtime::DeviceRequest {
-                host: host.into(),
-                target: (&node.path).into(),
-                permissions: permissions.to_owned(),
-            });
+            let node = device_node(node).map_err(unsupported)?;
+            self.devices.retain(|d| d.target != node.target);
+            self.devices.push(node);
         }
         for mount in &edits.mounts {
-            if !matches!(mount.kind.as_str(), "" | "bind" | "none") {
-                return unsupported("a mount that binds nothing");
-            }
-            self.mounts.push(bind(mount));
+            let mount = bind(mount).map_err(unsupported)?;
+            self.mounts.retain(|m| m.target != mount.target);
+            self.mounts.push(mount);
         }
+        // Outer mounts first.
+        self.mounts.sort_by_key(|m| m.target.components().count());
         self.groups.extend(edits.additional_gids.iter().filter(|g| **g != 0));
         Ok(())
     }
 }
 
-fn bind(mount: &MountEdit) -> runtime::Mount {
-    let has = |option: &str| mount.options.iter().any(|o| o == option);
-    let mut out = runtime::Mount::bind(&mount.host_path, &mount.container_path);
-    out.read_only = has("ro");
-    if has("rslave") || has("slave") {
-        out.propagation = runtime::Propagation::HostToContainer;
+/// The request for a device node. Errors with what cannot be carried out.
+fn device_node(node: &DeviceNode) -> Result<DeviceRequest, String> {
+    if node.kind == "p" {
+        return Err("a pipe as device node".into());
     }
-    out
+    if node.permissions == NO_PERMISSIONS {
+        return Err("a device node without permissions".into());
+    }
+    let host = PathBuf::from(if node.host_path.is_empty() { &node.path } else { &node.host_path });
+    // The node of the host decides. Where there is none, the runtime says so.
+    if let Some(found) = std::fs::metadata(&host).ok().filter(|_| node.major != 0) {
+        let number = (nix::sys::stat::major(found.rdev()), nix::sys::stat::minor(found.rdev()));
+        if (i64::try_from(number.0), i64::try_from(number.1)) != (Ok(node.major), Ok(node.minor)) {
+            return Err(format!("a device number other than that of {}", host.display()));
+        }
+    }
+    Ok(DeviceRequest {
+        host,
+        target: (&node.path).into(),
+        permissions: if node.permissions.is_empty() { "rwm".to_owned() } else { node.permissions.clone() },
+        mode: node.file_mode,
+        uid: node.uid,
+        gid: node.gid,
+        for_user: true,
+    })
 }
 
-/// The devices of a directory. A device that two files have is in neither.
-fn read_directory(directory: &Path) -> BTreeMap<String, (ContainerEdits, Device)> {
-    let mut found = BTreeMap::new();
-    let mut conflicts = Vec::new();
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path()).take(MAX_FILES).collect();
-    files.sort();
-    for path in files {
-        let kind = path.extension().and_then(|e| e.to_str());
-        if !matches!(kind, Some("json" | "yaml" | "yml")) {
-            continue;
-        }
-        let spec = match read_file(&path) {
-            Ok(spec) => spec,
-            Err(error) => {
-                tracing::warn!(path = %path.display(), error, "a specification of CDI devices is ignored");
-                continue;
-            }
-        };
-        for device in spec.devices {
-            let name = format!("{}={}", spec.kind, device.name);
-            if !is_qualified(&name) {
-                tracing::warn!(path = %path.display(), device = name, "a CDI device with an invalid name is ignored");
-                continue;
-            }
-            let edits = (spec.container_edits.clone(), device);
-            if found.insert(name.clone(), edits).is_some() {
-                conflicts.push(name);
-            }
+/// The bind mount. Errors with what cannot be carried out.
+fn bind(mount: &MountEdit) -> Result<runtime::Mount, String> {
+    if !matches!(mount.kind.as_str(), "" | "bind" | "none") {
+        return Err(format!("a mount of type {:?}", mount.kind));
+    }
+    let mut out = runtime::Mount::bind(&mount.host_path, &mount.container_path);
+    let mut options = MountOptions::default();
+    for option in &mount.options {
+        match option.as_str() {
+            "ro" => out.read_only = true,
+            "rw" => out.read_only = false,
+            "rslave" | "slave" => out.propagation = runtime::Propagation::HostToContainer,
+            "rprivate" | "private" => out.propagation = runtime::Propagation::Private,
+            "nosuid" => options.no_suid = true,
+            "suid" => options.no_suid = false,
+            "noexec" => options.no_exec = true,
+            "exec" => options.no_exec = false,
+            // Mounts of containers have these without asking.
+            "bind" | "rbind" | "nodev" | "relatime" => {}
+            other => return Err(format!("the mount option {other:?}")),
         }
     }
-    for name in conflicts {
-        tracing::warn!(device = name, directory = %directory.display(), "several specifications have a CDI device; it cannot be used");
-        found.remove(&name);
-    }
-    found
+    out.options = options;
+    Ok(out)
 }
 
 fn read_file(path: &Path) -> Result<Spec, String> {
@@ -228,11 +215,9 @@ fn read_file(path: &Path) -> Result<Spec, String> {
     }
     let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
     let (document, _) = codec::yaml::parse_first(&text, codec::yaml::DEPTH_LIMIT).map_err(|e| e.to_string())?;
-    let spec: Spec = serde_json::from_value(document).map_err(|e| e.to_string())?;
-    match spec.cdi_version.is_empty() {
-        true => Err("it has no cdiVersion".into()),
-        false => Ok(spec),
-    }
+    let spec: Spec = serde_json::from_value(document).map_err(|e| format!("failed to unmarshal CDI Spec: {e}"))?;
+    spec.validate().map_err(|e| format!("invalid CDI Spec: {e}"))?;
+    Ok(spec)
 }
 
 #[cfg(test)]
@@ -245,13 +230,14 @@ mod tests {
         for (path, content) in files {
             let path = directory.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, content.to_string()).unwrap();
+            let text = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
+            std::fs::write(path, text).unwrap();
         }
         Registry::read(&[directory.path().join("etc"), directory.path().join("run")])
     }
 
     fn spec(kind: &str, device: &str, edits: Value) -> Value {
-        json!({"cdiVersion": "0.6.0", "kind": kind, "devices": [{"name": device, "containerEdits": edits}]})
+        json!({"cdiVersion": "1.1.0", "kind": kind, "devices": [{"name": device, "containerEdits": edits}]})
     }
 
     fn names(all: &[&str]) -> Vec<String> {
@@ -260,65 +246,121 @@ mod tests {
 
     #[test]
     fn devices_add_to_containers() {
+        let node = json!({"path": "/dev/gpu", "hostPath": "/dev/null", "permissions": "rw", "type": "c", "major": 1, "minor": 3,
+            "fileMode": 0o660, "uid": 5, "gid": 6});
+        let options = ["ro", "nosuid", "nodev", "rbind", "rprivate", "noexec"];
         let mut gpu = spec(
             "example.com/gpu",
             "a",
-            json!({"env": ["GPU=a"], "deviceNodes": [{"path": "/dev/gpu", "hostPath": "/dev/null", "permissions": "rw"}],
-                "mounts": [{"hostPath": "/lib/gpu", "containerPath": "/usr/lib/gpu", "options": ["ro", "bind"]}],
+            json!({"env": ["GPU=a"], "deviceNodes": [node, {"path": "/dev/zero"}],
+                "mounts": [{"hostPath": "/lib/gpu/x", "containerPath": "/usr/lib/gpu/x", "options": options},
+                    {"hostPath": "/lib/gpu", "containerPath": "/usr/lib/gpu"}],
                 "additionalGids": [0, 7]}),
         );
-        gpu["containerEdits"] = json!({"env": ["KIND=gpu"]});
+        gpu["containerEdits"] = json!({"env": ["KIND=gpu", "GPU=none"]});
         gpu["devices"].as_array_mut().unwrap().push(json!({"name": "b", "containerEdits": {"env": ["SECOND=b"]}}));
         let registry = registry(&[("etc/gpu.json", gpu), ("etc/other.txt", json!("no specification"))]);
         let edits = registry.edits(&names(&["example.com/gpu=a", "example.com/gpu=b"])).unwrap();
         let variables: Vec<String> = edits.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(variables, ["KIND=gpu", "GPU=a", "SECOND=b"]);
-        let node = &edits.devices[0];
-        assert_eq!(
-            (node.host.to_str(), node.target.to_str(), &*node.permissions),
-            (Some("/dev/null"), Some("/dev/gpu"), "rw")
-        );
-        assert!(edits.mounts[0].read_only);
+        let expected = DeviceRequest {
+            host: "/dev/null".into(),
+            target: "/dev/gpu".into(),
+            permissions: "rw".into(),
+            mode: Some(0o660),
+            uid: Some(5),
+            gid: Some(6),
+            for_user: true,
+        };
+        assert_eq!(edits.devices[0], expected);
+        assert_eq!((&*edits.devices[1].permissions, edits.devices[1].mode), ("rwm", None));
+        let [outer, inner] = &edits.mounts[..] else { panic!("{:?}", edits.mounts) };
+        assert_eq!((outer.target.to_str(), outer.read_only), (Some("/usr/lib/gpu"), false));
+        assert!(inner.read_only && inner.options == MountOptions { no_suid: true, no_exec: true });
         assert_eq!(edits.groups, [7]);
     }
 
     #[test]
     fn what_cannot_be_applied_is_refused() {
+        let with_node = |kind: &str, node: Value| spec(kind, "a", json!({"deviceNodes": [node]}));
+        let with_mount = |kind: &str, more: Value| {
+            let mut mount = json!({"hostPath": "/a", "containerPath": "/b"});
+            mount.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            spec(kind, "a", json!({"mounts": [mount]}))
+        };
+        let env = |value: &str| json!({"env": [format!("FROM={value}")]});
         let files = [
-            ("etc/a.json", spec("example.com/net", "a", json!({"netDevices": [{"hostInterfaceName": "eth1"}]}))),
+            (
+                "etc/a.json",
+                spec("example.com/net", "a", json!({"netDevices": [{"hostInterfaceName": "eth1", "name": "e"}]})),
+            ),
             (
                 "etc/h.yaml",
                 spec("example.com/hook", "a", json!({"hooks": [{"hookName": "createRuntime", "path": "/x"}]})),
             ),
-            ("etc/o.json", spec("example.com/own", "a", json!({"deviceNodes": [{"path": "/dev/null", "uid": 7}]}))),
-            ("etc/v.json", json!({"kind": "example.com/old", "devices": [{"name": "a"}]})),
-            ("etc/1.json", spec("example.com/twice", "a", json!({}))),
-            ("etc/2.json", spec("example.com/twice", "a", json!({}))),
-            ("etc/low.json", spec("example.com/low", "a", json!({"env": ["FROM=etc"]}))),
-            ("run/high.json", spec("example.com/low", "a", json!({"env": ["FROM=run"]}))),
+            ("etc/rdt.yaml", spec("example.com/rdt", "a", json!({"intelRdt": {"closID": "x"}}))),
+            ("etc/n.json", with_node("example.com/none", json!({"path": "/dev/null", "permissions": "none"}))),
+            ("etc/p.json", with_node("example.com/pipe", json!({"path": "/dev/pipe", "type": "p"}))),
+            ("etc/o.json", with_node("example.com/other", json!({"path": "/dev/null", "major": 1, "minor": 5}))),
+            ("etc/t.json", with_mount("example.com/tmpfs", json!({"type": "tmpfs"}))),
+            ("etc/s.json", with_mount("example.com/shared", json!({"options": ["rshared"]}))),
+            ("etc/1.json", spec("example.com/twice", "a", env("1"))),
+            ("etc/2.json", spec("example.com/twice", "a", env("2"))),
+            ("etc/low.json", spec("example.com/low", "a", env("etc"))),
+            ("run/high.json", spec("example.com/low", "a", env("run"))),
         ];
         let registry = registry(&files);
-        let error = |name: &str| registry.edits(&names(&[name])).unwrap_err().to_string();
-        let unresolvable = "failed to inject CDI devices: unresolvable CDI devices ";
-        assert_eq!(error("example.com/old=a"), format!("{unresolvable}example.com/old=a"));
-        assert_eq!(error("example.com/twice=a"), format!("{unresolvable}example.com/twice=a"));
-        assert_eq!(
-            error("example.com/hook=a"),
-            "CDI device example.com/hook=a: hooks cannot be carried out by this node"
+        let error = |name: &str| registry.edits(&names(&[&format!("example.com/{name}=a")])).unwrap_err().to_string();
+        for (name, what) in [
+            ("net", "network devices"),
+            ("hook", "hooks"),
+            ("rdt", "intelRdt"),
+            ("none", "a device node without permissions"),
+            ("pipe", "a pipe as device node"),
+            ("other", "a device number other than that of /dev/null"),
+            ("tmpfs", "a mount of type \"tmpfs\""),
+            ("shared", "the mount option \"rshared\""),
+        ] {
+            assert_eq!(
+                error(name),
+                format!("CDI device example.com/{name}=a: {what} cannot be carried out by this node")
+            );
+        }
+        let twice = error("twice");
+        assert!(
+            twice.starts_with("failed to inject CDI devices: unresolvable CDI devices example.com/twice=a (left out: ")
+                && twice.ends_with("/etc/2.json: conflicting device \"example.com/twice=a\")"),
+            "{twice}"
         );
-        assert!(error("example.com/net=a").contains("network devices"));
-        assert!(error("example.com/own=a").contains("an owner or mode of a device node"));
         let low = registry.edits(&names(&["example.com/low=a"])).unwrap();
         assert_eq!(low.env, [("FROM".to_owned(), "run".to_owned())]);
-        for (name, valid) in [
-            ("a.b/c=d:1", true),
-            ("a/b", false),
-            ("a=b", false),
-            ("a/b=", false),
-            ("-a/b=c", false),
-            ("a/b=c d", false),
-        ] {
-            assert_eq!(is_qualified(name), valid, "{name}");
-        }
+    }
+
+    /// A driver that writes nonsense affects no other.
+    #[test]
+    fn invalid_files_are_left_out_and_named() {
+        let good = spec("example.com/good", "a", json!({"env": ["A=b"]}));
+        let mut old = spec("example.com/old", "a", json!({"additionalGids": [7]}));
+        old["cdiVersion"] = "0.6.0".into();
+        let mut typo = spec("example.com/typo", "a", json!({"env": ["A=b"]}));
+        typo["devices"][0]["containerEdits"]["deviceNode"] = json!([]);
+        let files = [
+            ("etc/broken.json", json!("{\"cdiVersion\": ")),
+            ("etc/good.json", good),
+            ("etc/old.json", old),
+            ("etc/typo.yaml", typo),
+            ("etc/empty.json", json!("")),
+        ];
+        let registry = registry(&files);
+        assert!(registry.edits(&names(&["example.com/good=a"])).is_ok());
+        let error = registry.edits(&names(&["example.com/old=a", "example.com/typo=a"])).unwrap_err().to_string();
+        assert!(
+            error.contains("unresolvable CDI devices example.com/old=a, example.com/typo=a (left out: "),
+            "{error}"
+        );
+        assert!(error.contains("old.json: invalid CDI Spec: the spec version must be at least v0.7.0"), "{error}");
+        assert!(error.ends_with(", …)"), "{error}");
+        assert_eq!(registry.invalid.len(), 4, "{:?}", registry.invalid);
+        assert!(registry.invalid.iter().any(|e| e.contains("typo.yaml") && e.contains("unknown field `deviceNode`")));
     }
 }

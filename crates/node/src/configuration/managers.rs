@@ -64,6 +64,11 @@ impl KubeletConfiguration {
         if self.memory_manager_policy.is_empty() { "None" } else { &self.memory_manager_policy }
     }
 
+    /// Whether containers may have stop signals of their own. Others have that of their image.
+    pub fn has_stop_signals(&self) -> bool {
+        self.has_gate("ContainerStopSignals", false)
+    }
+
     fn has_gate(&self, name: &str, default: bool) -> bool {
         self.feature_gates.get(name).copied().unwrap_or(default)
     }
@@ -218,9 +223,6 @@ impl KubeletConfiguration {
         check(known(self.cpu_policy(), ["none", "static"]));
         check(known(self.memory_policy(), ["None", "Static"]));
         check(self.cpu_options().map(drop));
-        if self.cpu_options().is_ok_and(|o| o.distribute_across_cores) {
-            check(Err("cpuManagerPolicyOptions distribute-cpus-across-cores cannot be honoured by this node".into()));
-        }
         if self.cpu_policy() == "none" && !self.cpu_manager_policy_options.is_empty() {
             let options: Vec<String> =
                 self.cpu_manager_policy_options.iter().map(|(k, v)| format!("{k}:{v}")).collect();

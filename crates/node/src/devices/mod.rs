@@ -496,7 +496,12 @@ impl Devices {
                 if !out.edits.devices.iter().any(|known| known.target == target) {
                     let host = self.root.real(d.host_path.as_ref());
                     let permissions = d.permissions.clone();
-                    out.edits.devices.push(runtime::DeviceRequest { host, target, permissions });
+                    out.edits.devices.push(runtime::DeviceRequest {
+                        host,
+                        target,
+                        permissions,
+                        ..runtime::DeviceRequest::default()
+                    });
                 }
             }
             for m in &response.mounts {

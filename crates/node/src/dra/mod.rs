@@ -5,18 +5,19 @@
 //! ended, [`Dra::unprepare`] calls the drivers again.
 //!
 //! **Invariant.** A claim and the pod that uses it are in the checkpoint before a driver is called, and until it has been unprepared, so that
-//! no claim stays prepared. A pod ends only after its claims are unprepared, since the devices are given to others then. Left out: the
-//! health of devices that drivers report.
+//! no claim stays prepared. A pod ends only after its claims are unprepared, since the devices are given to others then. [`health`] shows
+//! how the devices are.
 
+mod health;
 mod registration;
+mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use client::Client;
-use k8s_openapi::api::core::v1::{Container, Pod, PodResourceClaim};
+use k8s_openapi::api::core::v1::{Container, Pod, PodResourceClaim, ResourceClaim as ContainerClaim};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use plugins::api::devices::CdiDevice;
@@ -25,8 +26,10 @@ use plugins::api::pod_resources::{ClaimResource, DynamicResource};
 use plugins::{Connection, KubeletRoot};
 use serde::{Deserialize, Serialize};
 use supervisor::blocking;
+use tokio::task::JoinHandle;
 
 use crate::affinity::checkpoint::Checkpoint;
+use crate::devices::Wake;
 use crate::pod::spec::text;
 pub use registration::Registration;
 
@@ -118,12 +121,24 @@ struct Saved {
 }
 
 /// A driver that has registered.
-#[derive(Clone)]
 struct Driver {
     connection: Connection,
     version: Version,
     /// The socket by which it registered, which tells drivers with the same name apart.
     socket: std::path::PathBuf,
+    /// The health of its devices.
+    health: health::Devices,
+    /// Follows it.
+    _follower: Task,
+}
+
+/// A task that ends when this is dropped.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 #[derive(Default)]
@@ -133,14 +148,19 @@ struct State {
     claims: BTreeMap<Key, Used>,
     /// Held while a claim is prepared or unprepared.
     locks: BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>,
+    /// The tasks that delete the slices of drivers that are gone.
+    deletions: BTreeMap<String, Task>,
 }
 
 /// The drivers and the claims of this node.
 pub struct Dra {
     root: KubeletRoot,
     client: Client,
+    /// The name of the node.
+    node: String,
     state: Mutex<State>,
     checkpoint: Arc<Checkpoint>,
+    wake: Wake,
 }
 
 /// A claim of a pod: its name, and whether it has to be the pod's own.
@@ -175,12 +195,22 @@ fn references(pod: &Pod) -> Result<Vec<Reference>, DraError> {
     Ok(out)
 }
 
+fn container_claims(container: &Container) -> impl Iterator<Item = &ContainerClaim> {
+    container.resources.as_ref().and_then(|r| r.claims.as_ref()).into_iter().flatten()
+}
+
+/// Whether a device is for a request; an empty one is for all. A request with alternatives has the name of the one that was chosen,
+/// `request/alternative`.
+fn serves(device: &Prepared, request: &str) -> bool {
+    let names = |r: &String| r == request || r.split_once('/').is_some_and(|(main, _)| main == request);
+    request.is_empty() || device.requests.is_empty() || device.requests.iter().any(names)
+}
+
 /// The claims of a container with the requests of them that it uses; an empty request is all of them.
 fn uses(pod: &Pod, container: &Container) -> Vec<(String, String)> {
     let mut out = Vec::new();
-    let claims = container.resources.as_ref().and_then(|r| r.claims.as_ref()).into_iter().flatten();
     let entries = pod.spec.as_ref().and_then(|s| s.resource_claims.as_ref());
-    for claim in claims {
+    for claim in container_claims(container) {
         let entry = entries.into_iter().flatten().find(|e| e.name == claim.name);
         if let Some(Ok(Some(found))) = entry.map(|e| reference(pod, e)) {
             out.push((found.name, claim.request.clone().unwrap_or_default()));
@@ -194,12 +224,13 @@ fn uses(pod: &Pod, container: &Container) -> Vec<(String, String)> {
 }
 
 impl Dra {
-    /// Opens the checkpoint. Blocks. Errors with upstream's text if it cannot be read.
-    pub fn open(root: KubeletRoot, client: Client, directory: &Path) -> Result<Self, String> {
+    /// Opens the checkpoint of `node`. Blocks. `wake` is called for pods whose devices change. Errors with upstream's text if it cannot be read.
+    pub fn open(root: KubeletRoot, client: Client, node: String, wake: Wake) -> Result<Self, String> {
+        let directory = root.path.clone();
         let checkpoint = Arc::new(Checkpoint::new(directory.join("dra_manager_state"), "DRA", POLICY));
         let saved: Saved = checkpoint.load()?.unwrap_or_default();
         let claims = saved.claims.into_iter().map(|c| (c.key(), c)).collect();
-        Ok(Self { root, client, state: Mutex::new(State { claims, ..State::default() }), checkpoint })
+        Ok(Self { root, client, node, state: Mutex::new(State { claims, ..State::default() }), checkpoint, wake })
     }
 
     async fn save(&self) {
@@ -208,9 +239,12 @@ impl Dra {
         blocking(move || checkpoint.save(&saved)).await;
     }
 
-    fn driver(&self, name: &str) -> Result<Driver, DraError> {
-        let driver = self.state.lock().drivers.get(name).and_then(|all| all.last()).cloned();
-        driver.ok_or_else(|| DraError::NotRegistered { driver: name.to_owned() })
+    /// How to call a driver.
+    fn driver(&self, name: &str) -> Result<(Connection, Version), DraError> {
+        let state = self.state.lock();
+        let driver = state.drivers.get(name).and_then(|all| all.last());
+        let found = driver.map(|d| (d.connection.clone(), d.version));
+        found.ok_or_else(|| DraError::NotRegistered { driver: name.to_owned() })
     }
 
     fn lock(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
@@ -276,9 +310,9 @@ impl Dra {
         }
         let mut devices = Vec::new();
         for name in &used.drivers {
-            let driver = self.driver(name)?;
+            let (connection, version) = self.driver(name)?;
             let claims = Claims { claims: vec![used.claim()] };
-            let answer = driver.connection.call(&driver.version.prepare, claims, DEADLINE).await;
+            let answer = connection.call(&version.prepare, claims, DEADLINE).await;
             let mut answer = answer.map_err(|source| DraError::Call { call: CALL, source })?;
             let prepared = answer.claims.remove(&used.uid).ok_or(DraError::Skipped { call: CALL })?;
             if !prepared.error.is_empty() {
@@ -331,9 +365,9 @@ impl Dra {
         };
         if used.pods.contains(uid) {
             for name in &used.drivers {
-                let driver = self.driver(name)?;
+                let (connection, version) = self.driver(name)?;
                 let claims = Claims { claims: vec![used.claim()] };
-                let answer = driver.connection.call(&driver.version.unprepare, claims, DEADLINE).await;
+                let answer = connection.call(&version.unprepare, claims, DEADLINE).await;
                 let mut answer = answer.map_err(|source| DraError::Call { call: CALL, source })?;
                 let done = answer.claims.remove(&used.uid).ok_or(DraError::Skipped { call: CALL })?;
                 if !done.error.is_empty() {
@@ -367,12 +401,7 @@ impl Dra {
         let mut out = Vec::new();
         for (claim, request) in uses(pod, container) {
             let Some(used) = state.claims.get(&(namespace.to_owned(), claim)) else { continue };
-            // A request with alternatives has the name of the one that was chosen, `request/alternative`.
-            let is_used = |d: &&Prepared| {
-                let names = |r: &String| *r == request || r.split_once('/').is_some_and(|(main, _)| main == request);
-                request.is_empty() || d.requests.is_empty() || d.requests.iter().any(names)
-            };
-            out.extend(used.devices.iter().filter(is_used).map(|d| collect(used, d)));
+            out.extend(used.devices.iter().filter(|d| serves(d, &request)).map(|d| collect(used, d)));
         }
         out
     }

@@ -7,7 +7,7 @@ use plugins::api::dra::{VERSIONS, Version};
 use plugins::registration::{Handler, Plugin};
 use plugins::{Connection, Limits};
 
-use super::{Dra, Driver};
+use super::{Dra, Driver, Task, health};
 
 /// The version to use: the first of the driver's that is known.
 fn version(services: &[String]) -> Result<Version, String> {
@@ -34,22 +34,31 @@ impl Handler for Registration {
 
     async fn register(&self, plugin: &Plugin) -> Result<(), String> {
         let connection = Connection::new(self.0.root.socket(&plugin.endpoint), Limits::default());
-        let driver = Driver { connection, version: version(&plugin.versions)?, socket: plugin.socket.clone() };
+        let (name, socket) = (plugin.name.clone(), plugin.socket.clone());
+        let follow = health::follow(Arc::downgrade(&self.0), name, socket.clone(), connection.clone());
+        let version = version(&plugin.versions)?;
         let mut state = self.0.state.lock();
+        state.deletions.remove(&plugin.name);
         let drivers = state.drivers.entry(plugin.name.clone()).or_default();
         // During an upgrade, the old one stays until its socket is gone.
         drivers.retain(|d| d.socket != plugin.socket);
-        drivers.push(driver);
+        // It waits for the lock, and then finds its driver.
+        let _follower = Task(tokio::spawn(follow));
+        drivers.push(Driver { connection, version, socket, health: health::Devices::default(), _follower });
         Ok(())
     }
 
     async fn deregister(&self, plugin: &Plugin) {
-        let mut state = self.0.state.lock();
-        let Some(drivers) = state.drivers.get_mut(&plugin.name) else { return };
-        drivers.retain(|d| d.socket != plugin.socket);
-        if drivers.is_empty() {
+        {
+            let mut state = self.0.state.lock();
+            let Some(drivers) = state.drivers.get_mut(&plugin.name) else { return };
+            drivers.retain(|d| d.socket != plugin.socket);
+            if !drivers.is_empty() {
+                return;
+            }
             state.drivers.remove(&plugin.name);
         }
+        self.0.delete_slices_later(&plugin.name);
     }
 }
 

@@ -1,9 +1,10 @@
 //! The order in which pods are evicted: pure (upstream `rankMemoryPressure` and its siblings).
 //!
 //! Pods that use more than they request come first, then those of lower priority, then those that use most beyond their requests. A pod
-//! whose usage is unknown comes before all others.
+//! whose usage is unknown comes before all others. Nobody requests process ids: if these are short, priority comes first, also before
+//! unknown usage.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 
 use super::observe::Layout;
 use crate::configuration::{Signal, Starved};
@@ -100,18 +101,20 @@ fn amounts(candidate: &Candidate, signal: Signal, layout: Layout) -> Option<(i64
 pub fn rank(candidates: &mut [Candidate], signal: Signal, layout: Layout) {
     let compare = |a: &Candidate, b: &Candidate| {
         let known = (amounts(a, signal, layout), amounts(b, signal, layout));
+        let priority = a.priority.cmp(&b.priority);
+        if signal.starved() == Starved::Pids {
+            let used = |c: Option<(i64, i64)>| Reverse(c.map_or(i64::MAX, |(used, _)| used));
+            return priority.then(used(known.0).cmp(&used(known.1)));
+        }
         let (Some((a_used, a_request)), Some((b_used, b_request))) = known else {
-            return known.0.is_some().cmp(&known.1.is_some()).then(a.priority.cmp(&b.priority));
+            return known.0.is_some().cmp(&known.1.is_some()).then(priority);
         };
-        let exceeds = match signal.starved() {
-            Starved::Pids => Ordering::Equal,
-            _ => Reverse(a_used > a_request).cmp(&Reverse(b_used > b_request)),
-        };
+        let exceeds = Reverse(a_used > a_request).cmp(&Reverse(b_used > b_request));
         // Upstream subtracts the request of bytes from inodes, too.
         let request = |c: &Candidate, own: i64| if signal.starved() == Starved::Inodes { c.storage } else { own };
         let beyond = |c: &Candidate, used: i64, own: i64| Reverse(used.saturating_sub(request(c, own)));
         let usage = beyond(a, a_used, a_request).cmp(&beyond(b, b_used, b_request));
-        exceeds.then(a.priority.cmp(&b.priority)).then(usage)
+        exceeds.then(priority).then(usage)
     };
     candidates.sort_by(compare);
 }
@@ -161,7 +164,7 @@ mod tests {
             (Signal::ContainerFsAvailable, ContainersApart, "unknown greedier greedy important within modest"),
             // Everything is more than no request; then usage less the request of storage.
             (Signal::NodeFsInodesFree, OneFileSystem, "unknown within greedier greedy modest important"),
-            (Signal::PidAvailable, OneFileSystem, "unknown within greedy greedier modest important"),
+            (Signal::PidAvailable, OneFileSystem, "within greedy greedier modest important unknown"),
         ] {
             let mut ranked = all();
             rank(&mut ranked, signal, layout);

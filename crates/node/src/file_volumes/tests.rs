@@ -1,5 +1,11 @@
+use super::files::is_preallocated;
+use super::mounts::mount_file;
 use super::*;
+use nix::mount::{MsFlags, mount};
+use nix::sys::statvfs::statvfs;
 use serde_json::json;
+use std::fs::OpenOptions;
+use std::io;
 
 const EXT4: FileOptions = FileOptions { format: Format::Ext4, is_preallocated: false };
 

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProf
 use runtime::{ContainerConfig, LogLimits, MAX_ID, Mount, Seccomp, Security};
 
 use crate::env::{Budget, MAX_BYTES, TooLong, expand};
+use crate::hugepages::PageSizes;
 use crate::options::SeccompDefault;
 
 /// Labels of containers and sandboxes in the runtime.
@@ -49,11 +50,15 @@ pub struct Parts<'a> {
     /// The user in the configuration of the image.
     pub image_user: &'a str,
     pub node_memory: u64,
+    /// The sizes of huge pages that the node has.
+    pub page_sizes: &'a PageSizes,
     /// The directory of `Localhost` seccomp profiles.
     pub seccomp_root: PathBuf,
     /// The default seccomp profile.
     pub seccomp_default: SeccompDefault,
     pub log_limits: LogLimits,
+    /// Whether stop signals of containers are in force (`ContainerStopSignals`).
+    pub stop_signals: bool,
     pub host: super::security::Host,
 }
 
@@ -78,9 +83,12 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
     let mut labels = labels(pod);
     labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
     let spec = pod.spec.as_ref();
-    let resources = crate::resources::container(c.resources.as_ref());
+    let mut resources = crate::resources::container(c.resources.as_ref());
+    if let Some(spec) = spec {
+        resources.hugepage_limits = parts.page_sizes.of_container(spec, c.resources.as_ref());
+    }
     let oom = spec.map_or(0, |s| crate::resources::oom_score_adj(s, c.resources.as_ref(), parts.node_memory));
-    let stop_signal = c.lifecycle.as_ref().and_then(|l| l.stop_signal.clone());
+    let stop_signal = c.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()).filter(|_| parts.stop_signals);
     Ok(ContainerConfig {
         name: c.name.clone(),
         attempt: *attempt,
@@ -220,9 +228,11 @@ mod tests {
             mounts: Vec::new(),
             image_user,
             node_memory: 1,
+            page_sizes: &PageSizes::default(),
             seccomp_root: "/nonexistent".into(),
             seccomp_default,
             log_limits: LogLimits::default(),
+            stop_signals: false,
             host: super::super::security::Host::default(),
         })
     }

@@ -17,6 +17,7 @@ fn container(name: &str, state: &str) -> Container {
         image_id: String::new(),
         user: None,
         mounted_images: Vec::new(),
+        stop_signal: None,
         state: if state == "created" { ContainerState::Created } else { kind },
         pid: None,
         created_at: runtime::Timestamp { secs: 100, nanos: 0 },

@@ -19,6 +19,7 @@ use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use super::totals;
+use crate::configuration::KubeletConfiguration;
 use crate::resources::{is_sidecar, qos};
 
 /// Why a container waits.
@@ -67,11 +68,17 @@ pub struct RuntimeFacts {
     pub name: String,
     /// Whether it mounts volumes read-only with what is mounted below them.
     pub mounts_recursively: bool,
+    /// Whether statuses show the signals that end containers (`ContainerStopSignals`).
+    pub shows_signals: bool,
 }
 
 impl RuntimeFacts {
-    pub fn of(runtime: &dyn Runtime) -> Self {
-        Self { name: runtime.version().0, mounts_recursively: runtime.features().recursive_read_only_mounts }
+    pub fn of(runtime: &dyn Runtime, configuration: &KubeletConfiguration) -> Self {
+        Self {
+            name: runtime.version().0,
+            mounts_recursively: runtime.features().recursive_read_only_mounts,
+            shows_signals: configuration.has_stop_signals(),
+        }
     }
 
     /// The id of a container as the status shows it.
@@ -213,6 +220,7 @@ impl Facts<'_> {
         }
         out.image_id = c.image_id.clone();
         out.user = c.user.as_ref().map(user);
+        out.stop_signal = c.stop_signal.clone().filter(|_| self.runtime.shows_signals);
         out.last_state = self.previous.get(name).map(|p| self.terminated(p));
         match c.state {
             ContainerState::Running => {

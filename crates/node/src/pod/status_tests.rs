@@ -12,6 +12,7 @@ fn container(name: &str, state: &str) -> Container {
         image_id: "sha256:1".into(),
         user: None,
         mounted_images: Vec::new(),
+        stop_signal: None,
         state: if code.is_some() { ContainerState::Exited } else { ContainerState::Running },
         pid: None,
         created_at: runtime::Timestamp { secs: 100, nanos: 0 },
@@ -59,7 +60,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
         devices: &BTreeMap::new(),
         has_ended,
         details: Details::All,
-        runtime: &RuntimeFacts { name: "kemudi".into(), mounts_recursively: true },
+        runtime: &RuntimeFacts { name: "kemudi".into(), mounts_recursively: true, shows_signals: true },
     })
 }
 

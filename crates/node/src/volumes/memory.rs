@@ -1,4 +1,4 @@
-//! File systems in memory (tmpfs) for volumes.
+//! File systems in memory (tmpfs) and in huge pages (hugetlbfs) for volumes.
 
 use std::fs;
 use std::io;
@@ -29,6 +29,15 @@ pub(super) fn mount_tmpfs(path: &Path, size: Option<i64>) -> io::Result<()> {
     }
     let options = format!("mode=0755{size}");
     mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str())).map_err(io::Error::from)
+}
+
+/// Mounts a file system in huge pages at `path`, unless one is mounted there. `option` names the size of its pages.
+pub(super) fn mount_hugetlbfs(path: &Path, option: &str) -> io::Result<()> {
+    if is_mounted(path) {
+        return Ok(());
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("nodev"), path, Some("hugetlbfs"), flags, Some(option)).map_err(io::Error::from)
 }
 
 fn is_mounted(path: &Path) -> bool {

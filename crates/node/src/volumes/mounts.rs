@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Leaf, Links};
-use runtime::{DeviceRequest, Features, Mount, MountSource, Propagation};
+use runtime::{DeviceRequest, Features, Mount, MountOptions, MountSource, Propagation};
 use supervisor::blocking;
 
 use super::types::{self, TYPES};
@@ -85,6 +85,7 @@ pub(super) fn find_mounts(
                 Some("Bidirectional") => Propagation::Bidirectional,
                 _ => Propagation::Private,
             },
+            options: MountOptions::default(),
         });
     }
     Ok(out)
@@ -104,6 +105,7 @@ pub fn devices(pod: &Pod, c: &Container, volumes: &BTreeMap<String, PathBuf>) ->
             host: host.clone(),
             target: device.device_path.clone().into(),
             permissions: if is_read_only { "r".into() } else { "rwm".into() },
+            ..DeviceRequest::default()
         })
     };
     c.volume_devices.iter().flatten().map(request).collect()

@@ -5,24 +5,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::stream::unfold;
 use plugins::api::dra::{Claims, Device, PrepareResponse, PreparedClaim, UnprepareResponse, UnpreparedClaim, VERSIONS};
+use plugins::api::dra_health::{DeviceHealth, DeviceIdentifier, HealthStatus, WATCH, WatchResponse};
 use plugins::api::pod_resources::LIST;
 use plugins::api::registration::{
     DRA_PLUGIN, GET_INFO, NOTIFY_REGISTRATION_STATUS, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
-use plugins::{Connection, Limits, Running, Server, SocketPath};
+use plugins::{Answers, Connection, Limits, Running, Server, SocketPath};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::machine::{Machine, PODS, demo, is_ready};
 
 const DRIVER: &str = "gpu.example.com";
 const CLAIMS: &str = "apis/resource.k8s.io/v1/resourceclaims";
+const SLICES: &str = "apis/resource.k8s.io/v1/resourceslices";
 
 struct Driver {
     /// The calls about claims.
     calls: Arc<Mutex<Vec<String>>>,
     /// Whether calls fail.
     fails: Arc<AtomicBool>,
+    /// Health, message, and for how many seconds that counts.
+    health: watch::Sender<(HealthStatus, &'static str, i64)>,
     _server: Running,
 }
 
@@ -30,6 +36,8 @@ impl Driver {
     fn start(root: &Path) -> Driver {
         let calls: Arc<Mutex<Vec<String>>> = Arc::default();
         let fails: Arc<AtomicBool> = Arc::default();
+        let health = watch::Sender::new((HealthStatus::Healthy, "", 0));
+        let reported = health.clone();
         let [prepared, unprepared] = [(calls.clone(), fails.clone()), (calls.clone(), fails.clone())];
         let error = |fails: &AtomicBool| match fails.load(Ordering::Relaxed) {
             true => "the device is on fire".to_owned(),
@@ -74,16 +82,39 @@ impl Driver {
                     };
                     Ok(UnprepareResponse { claims: request.claims.iter().map(one).collect() })
                 }
+            })
+            .streaming(&WATCH, move |_| {
+                let mut all = reported.subscribe();
+                all.mark_changed();
+                let reports = unfold(all, |mut all| async move {
+                    all.changed().await.ok()?;
+                    let (health, message, timeout) = *all.borrow_and_update();
+                    let device = DeviceHealth {
+                        device: Some(DeviceIdentifier { pool_name: "n1".into(), device_name: "gpu-0".into() }),
+                        health: health.into(),
+                        last_updated_time: 0,
+                        health_check_timeout_seconds: timeout,
+                        message: message.into(),
+                    };
+                    Some((Ok(WatchResponse { devices: vec![device] }), all))
+                });
+                async move { Ok(Box::pin(reports) as Answers<WatchResponse>) }
             });
         let directory = root.join("plugins_registry");
         std::fs::create_dir_all(&directory).unwrap();
         let server = server.serve(&SocketPath::below(&directory, "gpu.sock")).unwrap();
-        Driver { calls, fails, _server: server }
+        Driver { calls, fails, health, _server: server }
     }
 
     fn calls(&self) -> Vec<String> {
         std::mem::take(&mut *self.calls.lock().unwrap())
     }
+}
+
+/// What a driver publishes.
+fn slice(m: &Machine, name: &str, node: &str, driver: &str) {
+    let spec = json!({"nodeName": node, "driver": driver, "pool": {"name": node}});
+    m.api.put(SLICES, json!({"metadata": {"name": name}, "spec": spec}));
 }
 
 /// A claim that is allocated, and reserved for pods.
@@ -194,5 +225,73 @@ async fn a_driver_prepares_the_claims_of_pods() {
     m.api.delete_gracefully(PODS, "default", "own", 0);
     m.gone("own").await;
     assert_eq!(driver.calls(), ["unprepare default/own-gpu"]);
+    m.finish().await;
+}
+
+/// Clauses: R06.dra-health
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_show_the_health_of_their_devices() {
+    let mut m = Machine::new().await;
+    let root = m.directory.path().to_owned();
+    std::fs::create_dir_all(root.join("cdi")).unwrap();
+    let cdi = json!({"cdiVersion": "0.6.0", "kind": "example.com/gpu", "devices": [{"name": "0", "containerEdits":
+        {"env": ["GPU=0"], "deviceNodes": [{"path": "/dev/gpu", "hostPath": "/dev/zero"}]}}]});
+    std::fs::write(root.join("cdi/gpu.json"), cdi.to_string()).unwrap();
+    // Those of another driver affect nobody.
+    std::fs::write(root.join("cdi/broken.json"), "{").unwrap();
+    let driver = Driver::start(&root);
+    let uid = uid(&m.pod("p", spec(json!({"name": "gpu", "resourceClaimName": "mine"}))));
+    claim(&m, "mine", None, &[&uid]);
+    let shown = |health: &str, message: Option<&str>| {
+        let mut device = json!({"resourceID": "example.com/gpu=0", "health": health});
+        if let Some(message) = message {
+            device["message"] = message.into();
+        }
+        json!([{"name": "claim:gpu/gpu", "resources": [device]}])
+    };
+    let health = |p: &Value| p["status"]["containerStatuses"][0]["allocatedResourcesStatus"].clone();
+    let expect = async |health_is: Value| {
+        m.until("p", |p| health(p) == health_is && is_ready(p)).await;
+    };
+    expect(shown("Healthy", None)).await;
+    driver.health.send_replace((HealthStatus::Unhealthy, "on fire", 0));
+    expect(shown("Unhealthy", Some("on fire"))).await;
+    // A report counts for a second.
+    driver.health.send_replace((HealthStatus::Healthy, "cold again", 1));
+    expect(shown("Healthy", Some("cold again"))).await;
+    expect(shown("Unknown", None)).await;
+    driver.health.send_replace((HealthStatus::Healthy, "", 0));
+    expect(shown("Healthy", None)).await;
+    // Without its driver nobody knows.
+    let again = driver.calls();
+    assert_eq!(again, ["prepare default/mine"]);
+    slice(&m, "ours", "n1", DRIVER);
+    slice(&m, "of-another-driver", "n1", "nic.example.com");
+    slice(&m, "of-another-node", "n2", DRIVER);
+    drop(driver);
+    expect(shown("Unknown", None)).await;
+    // The socket stays: the driver may come back.
+    assert!(m.api.get(SLICES, "", "ours").is_some());
+    let driver = Driver::start(&root);
+    expect(shown("Healthy", None)).await;
+    m.api.delete_gracefully(PODS, "default", "p", 0);
+    m.gone("p").await;
+    assert_eq!(driver.calls(), ["unprepare default/mine"]);
+    // A driver that does not come back has no devices here.
+    drop(driver);
+    std::fs::remove_file(root.join("plugins_registry/gpu.sock")).unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
+    while m.api.get(SLICES, "", "ours").is_some() {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for other in ["of-another-driver", "of-another-node"] {
+        assert!(m.api.get(SLICES, "", other).is_some(), "{other}");
+    }
+    // A new agent deletes those of drivers that have not registered with it.
+    m.stop().await;
+    m.start().await;
+    m.api.until(SLICES, "", "of-another-driver", |s| s.is_none()).await;
+    assert!(m.api.get(SLICES, "", "of-another-node").is_some());
     m.finish().await;
 }

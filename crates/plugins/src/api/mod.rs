@@ -6,6 +6,7 @@
 pub mod csi;
 pub mod devices;
 pub mod dra;
+pub mod dra_health;
 pub mod pod_resources;
 pub mod registration;
 

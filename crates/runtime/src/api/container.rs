@@ -113,6 +113,19 @@ pub struct Mount {
     pub recursive_read_only: bool,
     /// How mounts below it propagate.
     pub propagation: Propagation,
+    /// What processes cannot do with its files.
+    #[serde(default)]
+    pub options: MountOptions,
+}
+
+/// What processes cannot do with the files of a mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MountOptions {
+    /// Get the privileges of a file's owner or group.
+    pub no_suid: bool,
+    /// Execute them.
+    pub no_exec: bool,
 }
 
 impl Mount {
@@ -125,6 +138,7 @@ impl Mount {
             read_only: false,
             recursive_read_only: false,
             propagation: Propagation::Private,
+            options: MountOptions::default(),
         }
     }
 
@@ -209,7 +223,8 @@ impl Default for LogLimits {
 }
 
 /// A device of the host for a container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeviceRequest {
     /// The device node on the host; links are followed.
     pub host: PathBuf,
@@ -217,6 +232,14 @@ pub struct DeviceRequest {
     pub target: PathBuf,
     /// `r` (read), `w` (write) and `m` (make nodes).
     pub permissions: String,
+    /// The mode of the node in the container; `None`: that of the host's.
+    pub mode: Option<u32>,
+    /// The owner of the node, as the container sees it; `None`: that of the host's.
+    pub uid: Option<u32>,
+    /// The group of the node, as the container sees it; `None`: that of the host's.
+    pub gid: Option<u32>,
+    /// Whether a node without an owner or group of its own belongs to the container's user (`run_as_user`, `run_as_group`).
+    pub for_user: bool,
 }
 
 /// A container to be created.
@@ -299,6 +322,8 @@ pub struct Container {
     pub user: Option<ContainerUser>,
     /// The same as `image_id` of the images that it mounts.
     pub mounted_images: Vec<String>,
+    /// The signal that ends it (`SIGTERM`); `None` if the runtime does not report it.
+    pub stop_signal: Option<String>,
     /// The state.
     pub state: ContainerState,
     /// Process id on the host while it runs.

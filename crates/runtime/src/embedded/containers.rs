@@ -35,6 +35,7 @@ impl ContainerEntry {
             image_id: record.image_id.clone(),
             user: record.user.clone(),
             mounted_images: record.mounted_images.values().map(|image| image.id.clone()).collect(),
+            stop_signal: signal_name(record.stop_signal),
             state: state.state,
             pid: state.pid,
             created_at: record.created_at,
@@ -226,7 +227,16 @@ impl Inner {
         let mut devices = Vec::new();
         for request in requested_devices {
             let node = DeviceNode::read(&request);
-            devices.push(node.map_err(|e| invalid("device", format!("{}: {e}", request.host.display())))?);
+            let mut node = node.map_err(|e| invalid("device", format!("{}: {e}", request.host.display())))?;
+            let of_user = |id: Option<u32>| id.filter(|id| request.for_user && *id != 0);
+            node.own(
+                request.mode,
+                request.uid.or_else(|| of_user(security.run_as_user)),
+                request.gid.or_else(|| of_user(security.run_as_group)),
+                pod.config.user_namespace,
+            )
+            .map_err(|e| invalid("device", format!("{}: {e}", request.host.display())))?;
+            devices.push(node);
         }
         let mounted_images = self.mounted_images(&requested)?;
         let user = self.user(image, security);
@@ -431,7 +441,25 @@ fn parse_signal(text: &str) -> Option<i32> {
         let offset: i32 = if offset.is_empty() { 0 } else { offset.strip_prefix('-')?.parse().ok()? };
         return (0..=30).contains(&offset).then_some(64 - offset);
     }
+    // Other names of the same signals.
+    let name = match name {
+        "CLD" => "CHLD",
+        "POLL" => "IO",
+        "IOT" => "ABRT",
+        name => name,
+    };
     format!("SIG{name}").parse::<nix::sys::signal::Signal>().ok().map(|s| s as i32)
+}
+
+/// The name of a signal in the API of pods.
+fn signal_name(number: i32) -> Option<String> {
+    match number {
+        34 => Some("SIGRTMIN".into()),
+        35..=49 => Some(format!("SIGRTMIN+{}", number - 34)),
+        50..=63 => Some(format!("SIGRTMAX-{}", 64 - number)),
+        64 => Some("SIGRTMAX".into()),
+        _ => nix::sys::signal::Signal::try_from(number).ok().map(|s| s.as_str().to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -447,11 +475,23 @@ mod tests {
             ("9", Some(9)),
             ("SIGRTMIN+3", Some(37)),
             ("SIGRTMAX-1", Some(63)),
+            ("SIGCLD", Some(17)),
+            ("SIGPOLL", Some(29)),
+            ("SIGIOT", Some(6)),
             ("SIGNOPE", None),
             ("99", None),
         ] {
             assert_eq!(parse_signal(text), expect, "{text}");
         }
+        for number in (1..=31).chain(34..=64) {
+            let name = signal_name(number).unwrap();
+            assert_eq!(parse_signal(&name), Some(number), "{name}");
+        }
+        assert_eq!(
+            (signal_name(49).unwrap().as_str(), signal_name(50).unwrap().as_str()),
+            ("SIGRTMIN+15", "SIGRTMAX-14")
+        );
+        assert_eq!((signal_name(0), signal_name(33), signal_name(65)), (None, None, None));
     }
 
     #[test]

@@ -556,6 +556,13 @@ fn set_options(request: &Mount, bind: &Bind, has_devices: bool) -> Result<()> {
     if request.read_only || request.recursive_read_only {
         bind.set(MOUNT_ATTR_RDONLY, MsFlags::empty(), request.recursive_read_only)?;
     }
+    for (is_set, attribute) in
+        [(request.options.no_suid, MOUNT_ATTR_NOSUID), (request.options.no_exec, MOUNT_ATTR_NOEXEC)]
+    {
+        if is_set {
+            bind.set(attribute, MsFlags::empty(), false)?;
+        }
+    }
     Ok(())
 }
 

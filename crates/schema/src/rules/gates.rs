@@ -1,14 +1,19 @@
-//! Fields behind disabled feature gates (`DropDisabledFields` of upstream's kinds): they are dropped from a written object before validation.
+//! Fields behind disabled feature gates (`DropDisabledFields` of upstream's kinds): they are dropped from a written object before validation,
+//! unless the gate is enabled.
 //! An object that had such a field before keeps it, wherever in the object it is.
 
 use super::Rule;
 use crate::types::{Field, Schema, Type};
 use meta::{Map, Value};
+use std::collections::BTreeSet;
 
 type Members = Map<String, Value>;
 
-/// Drops fields behind disabled gates that the old object does not have. Drops a struct that becomes empty.
-pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema) {
+/// Names of feature gates.
+pub type Gates = BTreeSet<String>;
+
+/// Drops fields behind gates that are not `enabled`, unless the old object has them. Drops a struct that becomes empty.
+pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema, enabled: &Gates) {
     if schema.walk_index().disabled.is_empty() {
         return;
     }
@@ -16,7 +21,25 @@ pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema) {
     if let Some(old) = old {
         used(old, schema, &mut kept);
     }
-    without(object, schema, &kept);
+    without(object, schema, &Allowed { kept, enabled });
+}
+
+/// What is not dropped.
+struct Allowed<'s> {
+    /// The fields that the old object has.
+    kept: Vec<&'s Field>,
+    enabled: &'s Gates,
+}
+
+impl Allowed<'_> {
+    fn has(&self, f: &Field) -> bool {
+        let is_on = |r: &Rule| matches!(r, Rule::Off(Some(gate)) if self.enabled.contains(&**gate));
+        f.rules.iter().any(is_on) || self.kept.iter().any(|k| std::ptr::eq(*k, f))
+    }
+}
+
+fn is_gated(f: &Field) -> bool {
+    f.rules.iter().any(|r| matches!(r, Rule::Off(_)))
 }
 
 /// The fields behind disabled gates that an object has.
@@ -24,7 +47,7 @@ fn used<'s>(m: &Members, schema: &'s Schema, found: &mut Vec<&'s Field>) {
     for (f, v) in schema.some_beside(&schema.walk_index().disabled, m.iter()) {
         match (v, f.schema.ty) {
             (None | Some(Value::Null), _) => {}
-            _ if f.rules.contains(&Rule::Off) => found.push(f),
+            _ if is_gated(f) => found.push(f),
             (Some(Value::Object(m)), Type::Struct) => used(m, &f.schema, found),
             (Some(Value::Array(a)), Type::Array) => {
                 let Some(items) = f.schema.items.as_deref() else { continue };
@@ -35,22 +58,22 @@ fn used<'s>(m: &Members, schema: &'s Schema, found: &mut Vec<&'s Field>) {
     }
 }
 
-fn without(m: &mut Members, schema: &Schema, kept: &[&Field]) {
+fn without(m: &mut Members, schema: &Schema, allowed: &Allowed<'_>) {
     let mut gone = Vec::new();
     for (f, v) in schema.some_beside(&schema.walk_index().disabled, m.iter_mut()) {
         match (v, f.schema.ty) {
             (None, _) => {}
-            _ if kept.iter().any(|k| std::ptr::eq(*k, f)) => {}
-            _ if f.rules.contains(&Rule::Off) => gone.push(&f.name),
+            _ if allowed.has(f) => {}
+            _ if is_gated(f) => gone.push(&f.name),
             (Some(Value::Object(m)), Type::Struct) if !m.is_empty() => {
-                without(m, &f.schema, kept);
+                without(m, &f.schema, allowed);
                 if m.is_empty() {
                     gone.push(&f.name);
                 }
             }
             (Some(Value::Array(a)), Type::Array) => {
                 let Some(items) = f.schema.items.as_deref() else { continue };
-                a.iter_mut().filter_map(Value::as_object_mut).for_each(|m| without(m, items, kept));
+                a.iter_mut().filter_map(Value::as_object_mut).for_each(|m| without(m, items, allowed));
             }
             _ => {}
         }
@@ -75,8 +98,9 @@ mod tests {
     fn schema() -> Schema {
         let of = |fields| Schema { fields, ..Schema::new(Type::Struct) };
         let text = || Schema::new(Type::String);
-        let lifecycle = of(vec![field("signal", text(), vec![Rule::Off]), field("start", text(), vec![])]);
-        let source = of(vec![field("bundle", text(), vec![Rule::Off])]);
+        let lifecycle =
+            of(vec![field("signal", text(), vec![Rule::Off(Some("Signals".into()))]), field("start", text(), vec![])]);
+        let source = of(vec![field("bundle", text(), vec![Rule::Off(None)])]);
         let items = Some(SchemaRef::Inline(Arc::new(source)));
         let sources = Schema { items, ..Schema::new(Type::Array) };
         of(vec![field("lifecycle", lifecycle, vec![]), field("sources", sources, vec![])])
@@ -94,8 +118,12 @@ mod tests {
             (json!({"sources": [{"bundle": "b"}]}), Some(signal), json!({"sources": [{}]})),
         ] {
             let mut sent = sent.as_object().cloned().unwrap_or_default();
-            leave_out(&mut sent, old.as_ref().and_then(Value::as_object), &schema());
+            leave_out(&mut sent, old.as_ref().and_then(Value::as_object), &schema(), &Gates::new());
             assert_eq!(Value::Object(sent), left);
         }
+        let sent = json!({"lifecycle": {"signal": "X"}, "sources": [{"bundle": "b"}]});
+        let mut sent = sent.as_object().cloned().unwrap_or_default();
+        leave_out(&mut sent, None, &schema(), &Gates::from(["Signals".to_owned()]));
+        assert_eq!(Value::Object(sent), json!({"lifecycle": {"signal": "X"}, "sources": [{}]}), "one gate is enabled");
     }
 }

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 pub use crate::rule::Rule;
 pub use addresses::{canonical_cidr, canonical_ip, cidr, cidr_warning, ip, ip_warning, is_range, ratchet, sloppy};
 pub use formats::{descending_path, int_or_percent, labels, local_path, no_backsteps, selector};
-pub use gates::leave_out;
+pub use gates::{Gates, leave_out};
 pub use order::{Found, arrange};
 
 /// Validates an object, at every depth.
@@ -264,7 +264,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         | Rule::MaxItems(_)
         | Rule::Immutable
         | Rule::Delegated
-        | Rule::Off
+        | Rule::Off(_)
         | Rule::Frozen(_) => {}
     }
 }

@@ -17,7 +17,6 @@ const RESTARTS: [&str; 3] = ["Always", "Never", "OnFailure"];
 
 pub fn rules(s: &PodContext<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let mut seen: HashSet<&str> = HashSet::new();
-    let grace = s.spec["terminationGracePeriodSeconds"].as_i64();
     // Upstream reports a duplicate name at the init container.
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         let list_at = path.child(list);
@@ -32,7 +31,7 @@ pub fn rules(s: &PodContext<'_>, path: &FieldPath, errors: &mut ErrorList) {
             }
             let sidecar = list == "initContainers" && text(c, "restartPolicy") == "Always";
             if list == "containers" || sidecar {
-                probes::rules(c, grace, &at, errors);
+                probes::rules(c, s.spec, &at, errors);
             }
             match list {
                 "initContainers" => {

@@ -8,8 +8,80 @@ const CONTAINER: &str = "io.k8s.api.core.v1.Container";
 
 pub const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 
-/// Validates the probes and hooks of a container; `grace` is the pod's termination grace period.
-pub fn rules(c: &Value, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
+/// Signals that containers of Linux can have, in the order of upstream's message.
+const SIGNALS: [&str; 65] = [
+    "SIGABRT",
+    "SIGALRM",
+    "SIGBUS",
+    "SIGCHLD",
+    "SIGCLD",
+    "SIGCONT",
+    "SIGFPE",
+    "SIGHUP",
+    "SIGILL",
+    "SIGINT",
+    "SIGIO",
+    "SIGIOT",
+    "SIGKILL",
+    "SIGPIPE",
+    "SIGPOLL",
+    "SIGPROF",
+    "SIGPWR",
+    "SIGQUIT",
+    "SIGRTMAX",
+    "SIGRTMAX-1",
+    "SIGRTMAX-10",
+    "SIGRTMAX-11",
+    "SIGRTMAX-12",
+    "SIGRTMAX-13",
+    "SIGRTMAX-14",
+    "SIGRTMAX-2",
+    "SIGRTMAX-3",
+    "SIGRTMAX-4",
+    "SIGRTMAX-5",
+    "SIGRTMAX-6",
+    "SIGRTMAX-7",
+    "SIGRTMAX-8",
+    "SIGRTMAX-9",
+    "SIGRTMIN",
+    "SIGRTMIN+1",
+    "SIGRTMIN+10",
+    "SIGRTMIN+11",
+    "SIGRTMIN+12",
+    "SIGRTMIN+13",
+    "SIGRTMIN+14",
+    "SIGRTMIN+15",
+    "SIGRTMIN+2",
+    "SIGRTMIN+3",
+    "SIGRTMIN+4",
+    "SIGRTMIN+5",
+    "SIGRTMIN+6",
+    "SIGRTMIN+7",
+    "SIGRTMIN+8",
+    "SIGRTMIN+9",
+    "SIGSEGV",
+    "SIGSTKFLT",
+    "SIGSTOP",
+    "SIGSYS",
+    "SIGTERM",
+    "SIGTRAP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGVTALRM",
+    "SIGWINCH",
+    "SIGXCPU",
+    "SIGXFSZ",
+];
+/// Signals that containers of Windows can have.
+const WINDOWS: [&str; 2] = ["SIGKILL", "SIGTERM"];
+
+/// Validates the probes, hooks and stop signal of a container; `spec` is the pod's.
+pub fn rules(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let grace = spec["terminationGracePeriodSeconds"].as_i64();
     for probe in PROBES.into_iter().filter(|p| c[*p].is_object()) {
         let p = &c[probe];
         delegated(c, CONTAINER, probe, at, errors);
@@ -32,6 +104,16 @@ pub fn rules(c: &Value, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorLi
             let at = at.child("lifecycle").child(hook);
             let kinds = ["exec", "httpGet", "tcpSocket", "sleep"];
             handler(h, &kinds, "io.k8s.api.core.v1.LifecycleHandler", grace, &at, errors);
+        }
+    }
+    if is_set(&c["lifecycle"], "stopSignal") {
+        let at = at.child("lifecycle").child("stopSignal");
+        let signal = text(&c["lifecycle"], "stopSignal");
+        match text(&spec["os"], "name") {
+            "" => errors.push(FieldError::forbidden(&at, "may not be set for containers with empty `spec.os.name`")),
+            "windows" if !WINDOWS.contains(&signal) => errors.push(FieldError::not_supported(&at, signal, &WINDOWS)),
+            "linux" if !SIGNALS.contains(&signal) => errors.push(FieldError::not_supported(&at, signal, &SIGNALS)),
+            _ => {}
         }
     }
 }

@@ -40,7 +40,7 @@ impl Worker {
         let status = &self.base.1;
         let reported: Vec<_> =
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
-        let facts = RuntimeFacts::of(&*self.shared.options.runtime);
+        let facts = RuntimeFacts::of(&*self.shared.options.runtime, &self.shared.options.configuration);
         let spec = self.pod.spec.as_ref();
         for c in spec.into_iter().flat_map(containers) {
             let Some(running) = seen.newest.get(&c.name).filter(|r| r.state == ContainerState::Running) else {

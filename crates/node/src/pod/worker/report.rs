@@ -48,7 +48,11 @@ impl Worker {
         let ips = super::texts(&self.ips);
         let resizing = if has_ended { Vec::new() } else { self.resize.conditions() };
         let specs = pod.spec.iter().flat_map(|s| &s.containers);
-        let of_devices = |c: &Spec| (c.name.clone(), self.shared.managers.devices.health(&self.uid, &c.name));
+        let of_devices = |c: &Spec| {
+            let of_plugins = self.shared.managers.devices.health(&self.uid, &c.name);
+            let claimed = self.shared.dra.health(&pod, c);
+            (c.name.clone(), of_plugins.into_iter().chain(claimed).collect())
+        };
         let devices = specs.map(of_devices).collect();
         let new = status::status(&Facts {
             pod: &pod,
@@ -69,7 +73,7 @@ impl Worker {
             disruption: self.failed.as_ref().and_then(|f| f.disruption.as_deref()),
             has_ended,
             details: self.details,
-            runtime: &status::RuntimeFacts::of(&*self.shared.options.runtime),
+            runtime: &status::RuntimeFacts::of(&*self.shared.options.runtime, &self.shared.options.configuration),
         });
         let patch = status::patch(self.api_uid()?, Some(&self.base.1), &new)?;
         let m = &self.pod.metadata;

@@ -143,6 +143,7 @@ impl Worker {
         };
         let qos = resources::qos(spec);
         let mut limits = resources::pod(spec, Some(options.configuration.pod_pids_limit));
+        limits.hugepage_limits = self.shared.page_sizes.of_pod(spec);
         if self.shared.managers.has_exclusive_cpus(&self.uid) {
             (limits.cpu_quota, limits.cpu_period) = (None, None);
         }

@@ -161,9 +161,11 @@ impl Worker {
                 mounts,
                 image_user: &image_user,
                 node_memory: shared.memory,
+                page_sizes: &shared.page_sizes,
                 seccomp_root: options.data_dir.join("seccomp"),
                 seccomp_default: options.configuration.seccomp_default(),
                 log_limits: options.configuration.log_limits(),
+                stop_signals: options.configuration.has_stop_signals(),
                 host: security::Host::read(options),
             })
         });

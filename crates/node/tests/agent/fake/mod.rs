@@ -180,13 +180,14 @@ impl Fake {
 
     fn selects(query: &str, ns: Option<&str>, v: &Value) -> bool {
         let field = query.split('&').find_map(|p| p.strip_prefix("fieldSelector=")).unwrap_or_default();
-        let field = field.replace("%3D", "=");
-        let matches = match field.split_once('=') {
-            Some(("spec.nodeName", n)) => v["spec"]["nodeName"] == n,
-            Some(("metadata.name", n)) => v["metadata"]["name"] == n,
+        let fields = field.replace("%3D", "=").replace("%2C", ",");
+        let matches = |field: &str| match field.split_once('=') {
+            Some((path @ ("spec.nodeName" | "spec.driver" | "metadata.name"), value)) => {
+                path.split('.').fold(v, |v, name| &v[name]) == value
+            }
             _ => true,
         };
-        matches && ns.is_none_or(|ns| v["metadata"]["namespace"] == ns)
+        fields.split(',').all(matches) && ns.is_none_or(|ns| v["metadata"]["namespace"] == ns)
     }
 
     fn watch(&self, collection: String, ns: Option<String>, query: String) -> Response<Body> {
@@ -289,6 +290,15 @@ impl Transport for Fake {
                 }
                 merge(&mut v, &patch);
                 answer(StatusCode::OK, &self.put(&collection, v))
+            }
+            (&Method::DELETE, None, _) => {
+                let gone: Vec<Value> =
+                    self.list(&collection).into_iter().filter(|v| Self::selects(&query, ns.as_deref(), v)).collect();
+                for v in gone {
+                    let name = v["metadata"]["name"].as_str().unwrap().to_owned();
+                    self.write("DELETED", &collection, &name, v);
+                }
+                answer(StatusCode::OK, &json!({"kind": "Status", "status": "Success"}))
             }
             (&Method::DELETE, Some(name), _) => {
                 let v = self.write("DELETED", &collection, &name, found.unwrap());

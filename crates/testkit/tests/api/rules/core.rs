@@ -167,6 +167,34 @@ async fn fields_of_disabled_features_are_dropped() {
     check(&a.body["template"]["spec"]);
 }
 
+/// Upstream's rules of stop signals, which are behind a gate.
+#[tokio::test]
+async fn stop_signals_are_validated_by_operating_system() {
+    let c = cluster().await;
+    assert!(c.server.registry.features.set(["ContainerStopSignals".to_owned()].into()).is_ok());
+    let check = async |os: Value, signal: &str, expected: &str| {
+        let mut body = pod();
+        body["spec"]["os"] = os.clone();
+        body["spec"]["containers"][0]["lifecycle"] = json!({"stopSignal": signal});
+        let a = c.call("POST", &format!("{PODS}?dryRun=All"), body).await;
+        if expected.is_empty() {
+            assert_eq!(a.body["spec"]["containers"][0]["lifecycle"]["stopSignal"], signal, "{os} {}", a.body);
+            return;
+        }
+        let cause = &a.body["details"]["causes"][0];
+        let message = cause["message"].as_str().unwrap_or_default();
+        assert!(message.starts_with(expected), "{os} {signal}: {}", a.body);
+        assert_eq!(cause["field"], "spec.containers[0].lifecycle.stopSignal");
+    };
+    let (linux, windows) = (json!({"name": "linux"}), json!({"name": "windows"}));
+    check(linux.clone(), "SIGUSR1", "").await;
+    check(linux.clone(), "SIGRTMIN+15", "").await;
+    check(windows.clone(), "SIGKILL", "").await;
+    check(windows, "SIGUSR1", "Unsupported value: \"SIGUSR1\": supported values: \"SIGKILL\", \"SIGTERM\"").await;
+    check(linux, "SIGNOPE", "Unsupported value: \"SIGNOPE\": supported values: \"SIGABRT\", \"SIGALRM\", ").await;
+    check(Value::Null, "SIGUSR1", "Forbidden: may not be set for containers with empty `spec.os.name`").await;
+}
+
 #[tokio::test]
 async fn quotas_and_secrets() {
     let c = Cluster::start(1).await;
