@@ -3,7 +3,7 @@
 use crate::cluster_network::ClusterNetwork;
 use crate::containers;
 use crate::kubelet::Sockets;
-use crate::options::NodeIps;
+use crate::options::{NodeIps, ProxyPorts};
 use crate::pod_network::{self, FileSystem, Plugins};
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -83,6 +83,7 @@ pub struct Config {
     pub plugins: Option<Plugins>,
     /// Whether other nodes of this machine have the same file system.
     pub files: FileSystem,
+    pub proxy: ProxyPorts,
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
     pub node_name: String,
@@ -371,11 +372,13 @@ pub async fn start(
     let rules = Arc::new(ServiceRules::open(config.services(own_ports))?);
     let (shared, name, shutdown) =
         (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
+    let status = config.proxy.status(config.cluster.services, environment.clock.clone());
     node.spawn("service-proxy", OnEnd::Restart, move || {
         proxy::run(proxy::Options {
             informers: shared.clone(),
             rules: rules.clone(),
             role: proxy::Role::Node(name.clone()),
+            status: Some(status.clone()),
             shutdown: shutdown.clone(),
         })
     });
@@ -484,6 +487,7 @@ fn recorded(data_dir: &Path) -> Config {
         plugins: None,
         files: FileSystem::Own,
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
+        proxy: ProxyPorts { proxy_healthz_port: 0, proxy_metrics_port: 0 },
         node_name: String::new(),
         node_ips: None,
         pod_egress: false,

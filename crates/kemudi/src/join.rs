@@ -170,6 +170,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         // That of `kemudi up --nodes`.
         files: if options.network_namespace.is_some() { FileSystem::Shared } else { FileSystem::Own },
         kubelet_root: options.kubelet.root_dir.clone(),
+        proxy: options.kubelet.proxy,
         node_name: node_name.clone(),
         node_ips: Some(node_ips.clone()),
         pod_egress: true,

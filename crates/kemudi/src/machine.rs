@@ -173,6 +173,7 @@ impl Machine {
                 informers: informers.clone(),
                 rules: rules.clone(),
                 role: proxy::Role::Client,
+                status: None,
                 shutdown: until.clone(),
             })
         });
@@ -228,6 +229,8 @@ fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
         flags.push(path.into());
     }
     flags.extend(kubelet.network.arguments());
+    flags.push(format!("--proxy-healthz-port={}", kubelet.proxy.proxy_healthz_port).into());
+    flags.push(format!("--proxy-metrics-port={}", kubelet.proxy.proxy_metrics_port).into());
     if let Some(pids) = kubelet.pod_max_pids {
         flags.push(format!("--pod-max-pids={pids}").into());
     }

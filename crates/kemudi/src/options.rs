@@ -4,12 +4,14 @@ use crate::access;
 use crate::cluster_network::LoadBalancers;
 use clap::Args;
 use jiff::SignedDuration;
+use meta::Clock;
 use network::{Family, Ranges};
 use node::configuration::{ConfigurationError, KubeletConfiguration};
 use node::credentials::Plugins;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use strategies::networking::Cidr;
 
 /// Flags of `kemudi up`.
@@ -224,6 +226,8 @@ pub struct KubeletOptions {
     pub image_service_endpoint: Option<String>,
     #[command(flatten)]
     pub network: crate::pod_network::NetworkFlags,
+    #[command(flatten)]
+    pub proxy: ProxyPorts,
     /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
     /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]
@@ -235,6 +239,34 @@ pub struct KubeletOptions {
     /// containers never have one.
     #[arg(long, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub seccomp_default: Option<bool>,
+}
+
+/// The ports on which the service proxy says how it is, as kube-proxy does.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct ProxyPorts {
+    /// Port on which load balancers ask the node's service proxy for its health (`/healthz`, `/livez`), on all addresses; 0 for none
+    #[arg(long, value_name = "PORT", default_value_t = proxy::HEALTH_PORT)]
+    pub proxy_healthz_port: u16,
+    /// Port on 127.0.0.1 for the metrics of the node's service proxy (`/metrics`, `/proxyMode`); 0 for none
+    #[arg(long, value_name = "PORT", default_value_t = proxy::METRICS_PORT)]
+    pub proxy_metrics_port: u16,
+}
+
+impl ProxyPorts {
+    /// What the proxy serves, for services of these families.
+    pub fn status(self, ranges: Ranges, clock: Arc<dyn Clock>) -> proxy::StatusOptions {
+        let used = |port: u16| Some(port).filter(|p| *p != 0);
+        let name = |family| match family {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        };
+        proxy::StatusOptions {
+            health_port: used(self.proxy_healthz_port),
+            metrics: used(self.proxy_metrics_port).map(|port| (Ipv4Addr::LOCALHOST, port).into()),
+            families: ranges.families().map(name).collect(),
+            clock,
+        }
+    }
 }
 
 /// The configuration of a node without a file: upstream's defaults, but for a disk that the machine's other programs fill. Those of

@@ -361,6 +361,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 registries: o.kubelet.registries.clone(),
                 credential_plugins,
                 kubelet_root: o.kubelet.root_dir.clone(),
+                proxy: o.kubelet.proxy,
                 plugins: plugins_of_pods,
                 files: FileSystem::Own,
                 node_name,

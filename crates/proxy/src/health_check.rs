@@ -1,26 +1,11 @@
 //! Health checks of services with `externalTrafficPolicy: Local` (upstream `pkg/proxy/healthcheck`): on the `healthCheckNodePort` of a
 //! service, every node tells load balancers whether it has endpoints.
-//!
-//! Each connection gets one response. A port has a limited number of connections, and connections that only wait keep nobody out.
 
+use crate::listener::{Response, on_all_addresses, serve};
 use std::collections::BTreeMap;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 use supervisor::Shutdown;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
-
-/// Connections of a port at a time.
-const CONNECTIONS: usize = 64;
-/// How long a connection may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum length of a request.
-const REQUEST: usize = 8192;
-/// The pause after a connection that could not be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
+use tokio::task::JoinHandle;
 
 /// The health of a service on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,17 +19,13 @@ pub struct Health {
 }
 
 impl Health {
-    fn response(&self) -> String {
+    fn response(&self) -> Response {
         let Health { namespace, name, local_endpoints } = self;
-        let status = if *local_endpoints > 0 { "200 OK" } else { "503 Service Unavailable" };
         let body = format!(
             "{{\n\t\"service\": {{\n\t\t\"namespace\": {namespace:?},\n\t\t\"name\": {name:?}\n\t}},\n\t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": true\n}}"
         );
-        format!(
-            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
-             X-Load-Balancing-Endpoint-Weight: {local_endpoints}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        )
+        Response::json(if *local_endpoints > 0 { 200 } else { 503 }, body)
+            .with_header("X-Load-Balancing-Endpoint-Weight", &local_endpoints.to_string())
     }
 }
 
@@ -80,12 +61,7 @@ impl HealthChecks {
                 });
                 continue;
             }
-            // On the addresses of both families, if the machine has them.
-            let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port)).await {
-                Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).await,
-                both => both,
-            };
-            let listener = match listener {
+            let listener = match on_all_addresses(*port).await {
                 Ok(listener) => listener,
                 Err(error) => {
                     let service = format!("{}/{}", health.namespace, health.name);
@@ -95,96 +71,19 @@ impl HealthChecks {
             };
             let sender = watch::Sender::new(health.clone());
             let (receiver, shutdown) = (sender.subscribe(), shutdown.clone());
-            let task = tokio::spawn(async move { _ = shutdown.race(serve(listener, receiver)).await });
+            let answer = move |_: &str| receiver.borrow().response();
+            let task = tokio::spawn(async move { _ = shutdown.race(serve(listener, answer)).await });
             self.servers.insert(*port, Server { health: sender, task });
         }
     }
 }
 
-/// The open connections of a port, oldest first.
-#[derive(Default)]
-struct Connections(Vec<(IpAddr, AbortHandle)>);
-
-impl Connections {
-    /// Makes room for one more: closes the oldest connection of the address that has the most.
-    fn make_room(&mut self) {
-        if self.0.len() < CONNECTIONS {
-            return;
-        }
-        self.0.retain(|(_, task)| !task.is_finished());
-        if self.0.len() < CONNECTIONS {
-            return;
-        }
-        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        self.0.iter().for_each(|(address, _)| *counts.entry(*address).or_default() += 1);
-        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address);
-        if let Some(oldest) = self.0.iter().position(|(address, _)| Some(*address) == most) {
-            self.0.remove(oldest).1.abort();
-        }
-    }
-}
-
-async fn serve(listener: TcpListener, health: watch::Receiver<Health>) {
-    let mut open = Connections::default();
-    // Dropped with this task, and the connections with it.
-    let mut tasks = JoinSet::new();
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        while tasks.try_join_next().is_some() {}
-        open.make_room();
-        let response = health.borrow().response();
-        let task = tasks.spawn(async move {
-            let _ = tokio::time::timeout(PATIENCE, respond(stream, &response)).await;
-        });
-        open.0.push((peer.ip(), task));
-    }
-}
-
-/// Reads a request, whatever it is, and responds.
-async fn respond(mut stream: TcpStream, response: &str) -> io::Result<()> {
-    let mut request = Vec::new();
-    let mut buffer = [0; 1024];
-    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
-        let length = stream.read(&mut buffer).await?;
-        if length == 0 || request.len() + length > REQUEST {
-            return Ok(());
-        }
-        request.extend_from_slice(&buffer[..length]);
-    }
-    stream.write_all(response.as_bytes()).await?;
-    stream.shutdown().await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    async fn get(port: u16) -> io::Result<String> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        Ok(text)
-    }
-
-    /// Connections without a request held the port until each of them had timed out.
-    #[tokio::test]
-    async fn silent_connections_keep_nobody_out() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let health = watch::Sender::new(Health::default());
-        let server = tokio::spawn(serve(listener, health.subscribe()));
-        let mut silent = Vec::new();
-        for _ in 0..CONNECTIONS * 3 {
-            silent.push(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap());
-        }
-        let answer = tokio::time::timeout(PATIENCE / 2, get(port)).await.expect("it is answered at once").unwrap();
-        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-        server.abort();
-    }
+    use crate::listener::tests::get;
+    use std::net::Ipv4Addr;
+    use tokio::net::TcpListener;
 
     #[tokio::test]
     async fn a_port_shows_the_number_of_endpoints() {

@@ -6,13 +6,16 @@
 
 mod desired;
 mod health_check;
+mod listener;
 pub mod policies;
 mod reserved;
+mod status;
 mod topology;
 
 pub use desired::{Desired, Excess, Slice, View, desired};
 pub use health_check::Health;
 pub use reserved::{NodeView, Reserved};
+pub use status::{HEALTH_PORT, METRICS_PORT, StatusOptions};
 pub use topology::Location;
 
 use client::{ApiResource, Entry, Informers, Key, Scope, Shutdown};
@@ -42,6 +45,8 @@ pub struct Options {
     pub informers: Informers,
     pub rules: Arc<ServiceRules>,
     pub role: Role,
+    /// Where the proxy says how it is; `None` for nowhere.
+    pub status: Option<StatusOptions>,
     pub shutdown: Shutdown,
 }
 
@@ -68,9 +73,17 @@ async fn follow(options: Options) {
     };
     let nodes = options.informers.informer::<NodeView>(&ApiResource::typed::<Node>(), &Scope::default());
     let changed = Arc::new(Notify::new());
-    let (a, b, c) = (changed.clone(), changed.clone(), changed.clone());
-    let _services = services.subscribe(move |_| a.notify_one());
-    let _slices = slices.subscribe(move |_| b.notify_one());
+    let status = options.status.as_ref().map(status::Status::new);
+    let noticed = || {
+        let (changed, status) = (changed.clone(), status.clone());
+        move || {
+            status.iter().for_each(|s| s.queued());
+            changed.notify_one();
+        }
+    };
+    let (a, b, c) = (noticed(), noticed(), changed.clone());
+    let _services = services.subscribe(move |_| a());
+    let _slices = slices.subscribe(move |_| b());
     let zone_of = |node: &Entry<NodeView>| node.meta.label(ZONE).unwrap_or_default().to_owned();
     let _nodes = nodes.subscribe(move |change| {
         let used = |node: &Option<Arc<Entry<NodeView>>>| node.as_deref().map(|n| (zone_of(n), n.view.clone()));
@@ -83,6 +96,18 @@ async fn follow(options: Options) {
         slices.synced().await;
         nodes.synced().await;
     };
+    let known = nodes.clone();
+    let own = Key::new("", node_name);
+    let eligible = move || {
+        let cache = known.cache();
+        cache.get(&own).is_some_and(|n| n.meta.deletion_timestamp.is_none() && !n.view.is_leaving())
+    };
+    // Aborted with this task.
+    let shutdown = options.shutdown.clone();
+    let mut serving = tokio::task::JoinSet::new();
+    if let (Some(options), Some(status)) = (&options.status, &status) {
+        serving.spawn(status::run(options.clone(), status.clone(), eligible, shutdown));
+    }
     if options.shutdown.race(synced).await.is_none() {
         return;
     }
@@ -136,7 +161,10 @@ async fn follow(options: Options) {
         };
         let started = Instant::now();
         match caught("service-proxy", Everything, work).await {
-            Ok(Ok(Progress::Complete)) => is_synced = true,
+            Ok(Ok(Progress::Complete)) => {
+                is_synced = true;
+                status.iter().for_each(|s| s.updated(started.elapsed()));
+            }
             // The rest is applied together with newer changes. The pause gives other users of the kernel as much time, since
             // namespaces may change all the time.
             Ok(Ok(Progress::Partial)) => {

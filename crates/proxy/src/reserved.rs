@@ -1,7 +1,8 @@
 //! Addresses with ports that no service receives packets for, although users choose external addresses of services: those of the API
-//! server, and of every node's agent and tunnel.
+//! server, and of every node's agent, tunnel and health check.
 
 use crate::Slice;
+use crate::status::HEALTH_PORT;
 use client::Meta;
 use client::informer::or_default;
 use network::Protocol;
@@ -17,7 +18,32 @@ const KUBELET: u16 = 10_250;
 #[serde(default)]
 pub struct NodeView {
     #[serde(deserialize_with = "or_default")]
+    spec: Spec,
+    #[serde(deserialize_with = "or_default")]
     status: Status,
+}
+
+impl NodeView {
+    /// Whether the cluster autoscaler is about to remove the node.
+    pub fn is_leaving(&self) -> bool {
+        self.spec.taints.iter().any(|taint| taint.key == LEAVING)
+    }
+}
+
+/// The taint that the cluster autoscaler sets before it removes a node.
+const LEAVING: &str = "ToBeDeletedByClusterAutoscaler";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(deserialize_with = "or_default")]
+    taints: Vec<Taint>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -63,6 +89,7 @@ impl Reserved {
             let port = Some(status.daemon_endpoints.kubelet_endpoint.port).filter(|p| *p > 0).unwrap_or(KUBELET);
             for address in status.addresses.iter().filter_map(|a| a.address.parse().ok()) {
                 reserved.insert((address, Protocol::Tcp, port));
+                reserved.insert((address, Protocol::Tcp, HEALTH_PORT));
                 reserved.insert((address, Protocol::Udp, network::TUNNEL_PORT));
             }
         }

@@ -14,6 +14,7 @@ pub const TESTS: &[Case] = &[
     ("services::without_pods_refuse", without_pods_refuse),
     ("services::load_balancers_have_addresses", load_balancers_have_addresses),
     ("services::ports_of_the_node_lead_to_pods", ports_of_the_node_lead_to_pods),
+    ("services::the_proxy_says_how_it_is", the_proxy_says_how_it_is),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -142,6 +143,25 @@ fn load_balancers_have_addresses(s: &Story) {
     s.eventually("no answer", || http_get(address, "/hostname").is_none().then_some(()));
     s.ok(&["delete", "service", "web"]);
     s.gone("services/web");
+}
+
+/// On the ports of kube-proxy: load balancers take a node out that the cluster autoscaler is about to remove.
+fn the_proxy_says_how_it_is(s: &Story) {
+    let health = |path: &str| http_get("127.0.0.1:10256", path).map(|t| serde_json::from_str::<Value>(&t).unwrap());
+    let healthy = s.eventually("the proxy is healthy", || health("/healthz"));
+    assert_eq!((&healthy["nodeEligible"], &healthy["status"]["IPv4"]["healthy"]), (&json!(true), &json!(true)));
+    let leaving = "ToBeDeletedByClusterAutoscaler=1:PreferNoSchedule";
+    s.ok(&["taint", "node", "e2e", leaving]);
+    s.eventually("no new connections", || health("/healthz").is_none().then_some(()));
+    assert!(health("/livez").unwrap().get("nodeEligible").is_none());
+    s.ok(&["taint", "node", "e2e", &format!("{leaving}-")]);
+    s.eventually("new connections", || health("/healthz"));
+
+    let machine = |path: &str| http_get("127.0.0.1:10249", path);
+    assert_eq!(machine("/proxyMode").as_deref(), Some("nftables"));
+    let metrics = machine("/metrics").unwrap();
+    assert!(metrics.contains("kubeproxy_sync_proxy_rules_duration_seconds_count"), "{metrics}");
+    assert_eq!(machine("/nothing"), None);
 }
 
 /// Clauses: K01.dns K01.search-path
