@@ -4,7 +4,7 @@ use crate::cluster_network::ClusterNetwork;
 use crate::containers;
 use crate::kubelet::Sockets;
 use crate::options::{NodeIps, ProxyPorts};
-use crate::pod_network::{self, Plugins};
+use crate::pod_network::{self, FileSystem, Plugins};
 use crate::static_pods::Decoder;
 use aws_lc_rs::digest::{SHA256, digest};
 use client::{Client, Informers};
@@ -81,6 +81,8 @@ pub struct Config {
     pub credential_plugins: node::credentials::Plugins,
     /// The CNI plugins that connect pods; `None` for the network of kemudi.
     pub plugins: Option<Plugins>,
+    /// Whether other nodes of this machine have the same file system.
+    pub files: FileSystem,
     pub proxy: ProxyPorts,
     /// The path by which pods and plugins know the directory of the node's pods, volumes and plugins.
     pub kubelet_root: PathBuf,
@@ -122,6 +124,12 @@ impl Config {
         self.node_ips.as_ref().map_or_else(|| network.gateways().to_vec(), |ips| ips.all().to_vec())
     }
 
+    /// The node's end of the tunnels to other nodes, if there are any.
+    fn tunnel(&self) -> Option<IpAddr> {
+        let ips = self.node_ips.as_ref().filter(|_| self.plugins.is_none())?;
+        ips.of(self.cluster.pods.of_tunnels())
+    }
+
     fn network(&self) -> network::Options {
         network::Options {
             id: tag(&self.data_dir),
@@ -135,8 +143,8 @@ impl Config {
             pod_ranges: self.pod_ranges,
             cluster_ranges: self.cluster.pods,
             service_ranges: self.cluster.services,
-            load_balancer_ranges: self.cluster.load_balancers.map(Ranges::from),
-            tunnel: self.node_ips.as_ref().filter(|_| self.plugins.is_none()).map(NodeIps::v4),
+            load_balancer_ranges: self.cluster.load_balancers,
+            tunnel: self.tunnel(),
             mtu: None,
             // Pods of a node among others reach the API server and other nodes through their own node.
             masquerade: self.pod_egress || self.node_ips.is_some(),
@@ -150,7 +158,7 @@ impl Config {
             node_namespace: None,
             cluster_ranges: self.cluster.pods,
             service_ranges: self.cluster.services,
-            load_balancer_ranges: self.cluster.load_balancers.map(Ranges::from),
+            load_balancer_ranges: self.cluster.load_balancers,
             own_ports,
         }
     }
@@ -301,7 +309,7 @@ pub async fn start(
         Some(plugins) => {
             let limit = config.configuration.runtime_request_timeout.get();
             let ranges = config.pod_ranges.iter().map(|range| range.to_string()).collect();
-            node::Network::Plugins(pod_network::open(&config.data_dir, plugins, ranges, limit).await?)
+            node::Network::Plugins(pod_network::open(&config.data_dir, plugins, ranges, config.files, limit).await?)
         }
     };
     let host = containers.host;
@@ -338,7 +346,7 @@ pub async fn start(
         own_ports: own_ports.clone(),
         version: apiserver::VERSION.into(),
         labels: BTreeMap::new(),
-        annotations: match config.network().tunnel {
+        annotations: match config.tunnel() {
             Some(_) => [(POD_NETWORK.to_owned(), "vxlan".to_owned())].into(),
             None => BTreeMap::new(),
         },
@@ -396,7 +404,7 @@ pub async fn start(
             shutdown: shutdown.clone(),
         })
     });
-    if config.network().tunnel.is_some() {
+    if config.tunnel().is_some() {
         let (shared, name, shutdown) =
             (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
         node.spawn("pod-routes", OnEnd::Restart, move || {
@@ -445,11 +453,12 @@ pub enum Remains {
     NoNetwork,
 }
 
-/// Removes everything that a node created on this machine: containers, network, rules. Works without a running node.
-pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
+/// Removes everything that a node created on this machine: containers, network, rules. Works without a running node. `namespace`: the network
+/// namespace of the node, if it is not that of this process.
+pub async fn purge(data_dir: &Path, namespace: Option<&Path>, remains: Remains) -> Result<(), Error> {
     let config = recorded(data_dir);
     containers::purge(data_dir, no_clock()).await?;
-    pod_network::purge(data_dir).await?;
+    pod_network::purge(data_dir, namespace).await?;
     if remains == Remains::All {
         ServiceRules::purge(&config.services(Vec::new())).await?;
         PolicyRules::purge(&config.policies()).await?;
@@ -476,6 +485,7 @@ fn recorded(data_dir: &Path) -> Config {
         registries: None,
         credential_plugins: node::credentials::Plugins::default(),
         plugins: None,
+        files: FileSystem::Own,
         kubelet_root: plugins::KubeletRoot::USUAL.into(),
         proxy: ProxyPorts { proxy_healthz_port: 0, proxy_metrics_port: 0 },
         node_name: String::new(),

@@ -17,8 +17,16 @@ use std::str::FromStr;
 pub const NAME: &str = "kemudi-cluster";
 pub const NAMESPACE: &str = "kube-system";
 const LOAD_BALANCER_FIELD: &str = "loadBalancerCIDR";
-/// The default range of load balancers.
-const LOAD_BALANCERS: &str = "10.97.0.0/24";
+/// The default ranges of load balancers.
+const LOAD_BALANCERS: [&str; 2] = ["10.97.0.0/24", "fd00:10:97::/112"];
+/// The default ranges of the nodes of one machine.
+const NODES: [&str; 2] = ["10.89.0.0/24", "fd00:10:89::/64"];
+
+/// Those of two constant ranges that are of these families, in their order.
+fn defaults(texts: [&str; 2], families: impl Iterator<Item = Family>) -> Vec<Cidr> {
+    let all = texts.map(|text| text.parse::<Cidr>().unwrap_or_else(|e| unreachable!("a constant range: {e}")));
+    families.flat_map(|family| all.into_iter().filter(move |range| range.family() == family)).collect()
+}
 
 /// The prefix lengths of the ranges of nodes, if they are not upstream's defaults: `--node-cidr-mask-size-ipv4` and `-ipv6`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +60,7 @@ pub struct ClusterNetwork {
     pub dns: IpAddr,
     /// Addresses of load balancers.
     #[serde(default)]
-    pub load_balancers: Option<Cidr>,
+    pub load_balancers: Option<Ranges>,
 }
 
 /// The value of `--load-balancer-cidr`.
@@ -60,8 +68,8 @@ pub struct ClusterNetwork {
 pub enum LoadBalancers {
     /// Services get no addresses.
     Off,
-    /// They get addresses of this range.
-    Range(Cidr),
+    /// They get addresses of these ranges.
+    Ranges(Ranges),
 }
 
 impl FromStr for LoadBalancers {
@@ -71,21 +79,30 @@ impl FromStr for LoadBalancers {
         if text == "none" {
             return Ok(Self::Off);
         }
-        let range: Cidr = text.parse()?;
-        if range.family() == Family::V6 {
-            return Err(network::Error::Ranges(format!("{range}: load balancers have addresses of IPv4 only")));
-        }
-        Ok(Self::Range(range))
+        Ok(Self::Ranges(text.parse()?))
     }
 }
 
-/// The range of load balancers overlaps another one.
+/// Why ranges of load balancers cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--load-balancer-cidr {range} overlaps {flag} {other}; give load balancers a range of their own")]
-pub struct Overlap {
-    range: Cidr,
+pub enum InvalidLoadBalancers {
+    #[error("--load-balancer-cidr {range} overlaps {flag} {other}; give load balancers a range of their own")]
+    Overlap { range: Cidr, flag: &'static str, other: Cidr },
+    #[error("--load-balancer-cidr {range} is of a family that --service-cluster-ip-range {services} does not have")]
+    Family { range: Cidr, services: Ranges },
+}
+
+/// The ranges of a cluster are not those of its former start.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{flag} {new}: the cluster in {directory} has {old}. Its ranges can get a second one of the other family, but no other change: pods and \
+     services have addresses of them. Start it with {flag} {old}, or remove it with `kemudi down --purge --data-dir {directory}`"
+)]
+pub struct Changed {
     flag: &'static str,
-    other: Cidr,
+    new: String,
+    old: String,
+    directory: String,
 }
 
 /// Why ranges of pods and services cannot be used.
@@ -99,10 +116,6 @@ pub enum InvalidRanges {
         "--service-cluster-ip-range {services} is of a family that --cluster-cidr {pods} does not have: give pods a range of each family of services"
     )]
     NoPods { services: Cidr, pods: Ranges },
-    #[error(
-        "--cluster-cidr {0} has no range of IPv4 addresses: nodes need one, with or without a range of IPv6 addresses"
-    )]
-    NoV4(Ranges),
     #[error(
         "the prefix length {bits} of the ranges of nodes does not fit --cluster-cidr {pods}: it is {first} to {last} (--node-cidr-mask-size-ipv4, --node-cidr-mask-size-ipv6)"
     )]
@@ -136,9 +149,6 @@ impl ClusterNetwork {
                 None => return Err(InvalidRanges::NoPods { services, pods: self.pods }),
             }
         }
-        if self.pods.of(Family::V4).is_none() {
-            return Err(InvalidRanges::NoV4(self.pods));
-        }
         for pods in self.pods.iter() {
             let (bits, all) = (self.node_masks.bits(pods), pods.family().bits());
             // Four addresses: the network, the node, a pod, and the last one.
@@ -154,35 +164,78 @@ impl ClusterNetwork {
         Ok(())
     }
 
-    /// Sets the range of load balancers: that of the flag, else [`LOAD_BALANCERS`] if there is a node and no range of `others` overlaps it.
+    /// Sets the ranges of load balancers: those of the flag, else, if there is a node, those of [`LOAD_BALANCERS`] of families of services that
+    /// no range of `others` overlaps.
     pub fn with_load_balancers(
         mut self,
         flag: Option<LoadBalancers>,
         has_node: bool,
         others: &[(&'static str, Cidr)],
-    ) -> Result<Self, Overlap> {
+    ) -> Result<Self, InvalidLoadBalancers> {
         let (pods, services) = (self.pods.iter(), self.services.iter());
         let own: Vec<_> =
             pods.map(|r| ("--cluster-cidr", r)).chain(services.map(|r| ("--service-cluster-ip-range", r))).collect();
         let overlap = |range: Cidr| {
             let mut all = own.iter().chain(others);
             let found = all.find(|(_, other)| range.overlaps(other));
-            found.map(|(flag, other)| Overlap { range, flag, other: *other })
+            found.map(|(flag, other)| InvalidLoadBalancers::Overlap { range, flag, other: *other })
         };
         self.load_balancers = match flag {
             Some(LoadBalancers::Off) => None,
-            Some(LoadBalancers::Range(range)) => match overlap(range) {
-                Some(overlap) => return Err(overlap),
-                None => Some(range),
-            },
-            None => LOAD_BALANCERS.parse().ok().filter(|range| has_node && overlap(*range).is_none()),
+            Some(LoadBalancers::Ranges(ranges)) => {
+                for range in ranges.iter() {
+                    if let Some(overlap) = overlap(range) {
+                        return Err(overlap);
+                    }
+                    if self.services.of(range.family()).is_none() {
+                        return Err(InvalidLoadBalancers::Family { range, services: self.services });
+                    }
+                }
+                Some(ranges)
+            }
+            None => {
+                let mut ranges = defaults(LOAD_BALANCERS, self.services.families());
+                ranges.retain(|range| has_node && overlap(*range).is_none());
+                Ranges::new(&ranges).ok()
+            }
         };
         Ok(self)
     }
 
+    /// The default range of the nodes of one machine, of the families of pods.
+    pub fn node_network(&self) -> Ranges {
+        let ranges = defaults(NODES, self.pods.families());
+        Ranges::new(&ranges).unwrap_or_else(|e| unreachable!("pods have one or two families: {e}"))
+    }
+
     /// The ranges of services, besides those of pods.
     pub fn service_ranges(&self) -> Vec<Cidr> {
-        self.services.iter().chain(self.load_balancers).collect()
+        self.services.iter().chain(self.load_balancers.into_iter().flat_map(|ranges| ranges.iter())).collect()
+    }
+
+    /// Errors if the cluster of a data directory, which had the ranges `former`, cannot have these.
+    pub fn check_change(&self, former: &Self, data_dir: &Path) -> Result<(), Changed> {
+        let directory = data_dir.display().to_string();
+        let is_kept = |new: Ranges, old: Ranges| new.iter().zip(old.iter()).all(|(new, old)| new == old);
+        let ranges = [
+            ("--cluster-cidr", self.pods, former.pods),
+            ("--service-cluster-ip-range", self.services, former.services),
+        ];
+        for (flag, new, old) in ranges {
+            if new.iter().count() < old.iter().count() || !is_kept(new, old) {
+                return Err(Changed { flag, new: new.to_string(), old: old.to_string(), directory });
+            }
+        }
+        let flags = [(Family::V4, "--node-cidr-mask-size-ipv4"), (Family::V6, "--node-cidr-mask-size-ipv6")];
+        for (family, flag) in flags {
+            match (self.node_bits(family), former.node_bits(family)) {
+                (Some(new), Some(old)) if new != old => {
+                    return Err(Changed { flag, new: new.to_string(), old: old.to_string(), directory });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Publishes the ranges.
@@ -218,10 +271,14 @@ impl ClusterNetwork {
         std::fs::write(file(data_dir), serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 
+    /// The ranges of the former start of a data directory, if it recorded them.
+    pub fn former(data_dir: &Path) -> Option<Self> {
+        std::fs::read(file(data_dir)).ok().and_then(|t| serde_json::from_slice(&t).ok())
+    }
+
     /// The recorded ranges; those of earlier versions, which recorded none.
     pub fn recorded(data_dir: &Path) -> Self {
-        let recorded = std::fs::read(file(data_dir)).ok().and_then(|t| serde_json::from_slice(&t).ok());
-        recorded.unwrap_or_else(|| {
+        Self::former(data_dir).unwrap_or_else(|| {
             let range = |text: &str| text.parse::<Ranges>().unwrap_or_else(|e| unreachable!("a constant range: {e}"));
             Self {
                 pods: range("10.244.0.0/24"),
@@ -267,7 +324,16 @@ mod tests {
         assert_eq!(check(Some("192.0.2.0/28"), false, "10.89.0.0/24"), range("192.0.2.0/28"));
         let overlap = "--load-balancer-cidr 10.0.0.0/8 overlaps --cluster-cidr 10.244.0.0/24; give load balancers a range of their own";
         assert_eq!(check(Some("10.0.0.0/8"), true, "10.89.0.0/24"), Err(overlap.to_owned()));
-        assert!("10.0.0.1/8".parse::<LoadBalancers>().is_err() && "fd00::/64".parse::<LoadBalancers>().is_err());
+        let family =
+            "--load-balancer-cidr fd00::/64 is of a family that --service-cluster-ip-range 10.96.0.0/16 does not have";
+        assert_eq!(check(Some("192.0.2.0/28,fd00::/64"), true, "10.89.0.0/24"), Err(family.to_owned()));
+        assert!("10.0.0.1/8".parse::<LoadBalancers>().is_err() && "fd00::/64,".parse::<LoadBalancers>().is_err());
+        let mut both = ranges;
+        both.services = "fd00:10:96::/112,10.96.0.0/16".parse().unwrap();
+        let shown = |r: Result<ClusterNetwork, _>| r.unwrap().load_balancers.unwrap().to_string();
+        assert_eq!(shown(both.with_load_balancers(None, true, &[])), "fd00:10:97::/112,10.97.0.0/24");
+        let nodes = [("--node-network", "fd00:10::/32".parse().unwrap())];
+        assert_eq!(shown(both.with_load_balancers(None, true, &nodes)), "10.97.0.0/24");
     }
 
     #[test]
@@ -300,6 +366,7 @@ mod tests {
             ("10.96.0.0/16", "10.244.0.0/16,fd00:10:244::/56", None),
             ("10.96.0.0/16,fd00:10:96::/112", "fd00:10:244::/56,10.244.0.0/16", Some(72)),
             ("fd00:10:96::/112,10.96.0.0/16", "10.244.0.0/30,fd00:10:244::/112", None),
+            ("fd00:10:96::/112", "fd00:10:244::/56", None),
         ];
         for (services, pods, v6) in good {
             assert_eq!(check(services, pods, None, v6), "", "{services} {pods}");
@@ -326,7 +393,7 @@ mod tests {
                 None,
                 "--service-cluster-ip-range fd00::/112 is of a family that ",
             ),
-            ("fd00::/112", "fd01::/56", None, None, "--cluster-cidr fd01::/56 has no range of IPv4 addresses"),
+            ("fd00::/112", "10.0.0.0/8", None, None, "--service-cluster-ip-range fd00::/112 is of a family that "),
             (
                 "10.96.0.0/16",
                 "10.244.0.0/16",
@@ -347,5 +414,37 @@ mod tests {
             let error = check(services, pods, v4, v6);
             assert!(error.starts_with(expect), "{services} {pods}: {error}");
         }
+    }
+
+    #[test]
+    fn ranges_get_a_second_family_and_change_no_more() {
+        let with = |pods: &str, services: &str, v6| {
+            let mut ranges = ClusterNetwork::recorded(Path::new("/nonexistent"));
+            (ranges.pods, ranges.services) = (pods.parse().unwrap(), services.parse().unwrap());
+            ranges.node_masks = NodeMasks { v4: None, v6 };
+            ranges
+        };
+        let check = |new: &ClusterNetwork, old: &ClusterNetwork| new.check_change(old, Path::new("/data"));
+        let (one, two) = (
+            with("10.244.0.0/16", "10.96.0.0/16", None),
+            with("10.244.0.0/16,fd00::/56", "10.96.0.0/16,fd01::/112", None),
+        );
+        assert_eq!((check(&one, &one), check(&two, &one), check(&two, &two)), (Ok(()), Ok(()), Ok(())));
+        let taken = check(&one, &two).unwrap_err().to_string();
+        assert!(
+            taken.starts_with("--cluster-cidr 10.244.0.0/16: the cluster in /data has 10.244.0.0/16,fd00::/56. "),
+            "{taken}"
+        );
+        for (pods, services, v6, flag) in [
+            ("10.245.0.0/16", "10.96.0.0/16", None, "--cluster-cidr 10.245.0.0/16:"),
+            ("fd00::/56,10.244.0.0/16", "10.96.0.0/16", None, "--cluster-cidr fd00::/56,10.244.0.0/16:"),
+            ("10.244.0.0/16,fd00::/56", "10.96.0.0/16", None, "--service-cluster-ip-range 10.96.0.0/16:"),
+            ("10.244.0.0/16,fd00::/56", "10.96.0.0/16,fd01::/112", Some(72), "--node-cidr-mask-size-ipv6 72:"),
+        ] {
+            let error = check(&with(pods, services, v6), &two).unwrap_err().to_string();
+            assert!(error.starts_with(flag), "{error}");
+        }
+        assert_eq!(two.node_network().to_string(), "10.89.0.0/24,fd00:10:89::/64");
+        assert_eq!(with("fd00::/56", "fd01::/112", None).node_network().to_string(), "fd00:10:89::/64");
     }
 }

@@ -12,7 +12,7 @@ use meta::{Clock, Rng, Status};
 use parking_lot::Mutex;
 use registry::Registry;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -212,7 +212,7 @@ impl ControlPlane {
             "kubernetes.default.svc",
             "kubernetes.default.svc.cluster.local",
         ];
-        let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
+        let mut addresses = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), cluster_ip, config.advertise];
         addresses.extend(&config.inside);
         addresses.extend(Some(config.bind).filter(|b| !b.is_unspecified()));
         let pair = pki.server(&names, &addresses)?;

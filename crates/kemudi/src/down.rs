@@ -43,7 +43,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
         runtime.block_on(async {
             machine::purge(&options.data_dir, remains).await?;
-            agent::purge(&options.data_dir, remains).await.map_err(Error::from)
+            agent::purge(&options.data_dir, None, remains).await.map_err(Error::from)
         })?;
         data_dir::remove(&options.data_dir).map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     }

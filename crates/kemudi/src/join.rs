@@ -3,7 +3,8 @@
 use crate::agent::{self, Environment};
 use crate::cluster_network::{self, ClusterNetwork};
 use crate::kubelet::Sockets;
-use crate::options::KubeletOptions;
+use crate::options::{KubeletOptions, NodeIps};
+use crate::pod_network::FileSystem;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::up::{self, PID_FILE};
@@ -11,8 +12,9 @@ use crate::{background, bootstrap, containers, data_dir, down, node_shutdown, pk
 use apiserver::Certificates;
 use client::{Client, Impersonation, Informers};
 use meta::{Clock, Rng};
+use network::{Family, Ranges};
 use node::join::{self, CaHash, Identity, Settings, Token};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,9 +61,12 @@ pub enum Error {
     #[error("{0} is in use by another kemudi; give this node another --data-dir")]
     InUse(String),
     #[error(
-        "--join: cannot find the address by which {0} is reached, which other nodes need to reach this one: {1}; give it with --node-ip"
+        "--join: cannot find the {family} address by which {server} is reached, which other nodes need to reach this one: {source}; give it \
+         with --node-ip"
     )]
-    Address(String, std::io::Error),
+    Address { server: String, family: Family, source: std::io::Error },
+    #[error("--join: listing the addresses of this machine: {0}")]
+    Addresses(network::Error),
     #[error("TLS: {0}")]
     Certificates(String),
 }
@@ -107,10 +112,6 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     join::check_servers(&options.join).map_err(Error::Join)?;
     let ca_hashes =
         options.ca_hash.iter().map(|h| h.parse()).collect::<Result<Vec<CaHash>, _>>().map_err(Error::Join)?;
-    let node_ips = match options.kubelet.node_ip.clone() {
-        Some(addresses) => addresses,
-        None => own_address(&options.join)?.into(),
-    };
     let (max_connections, of_agent) = up::connections(runtime::open_files::raise(), true);
     let mut signals = Stop::listen().map_err(up::Error::Runtime)?;
     let mut shutdowns = node_shutdown::Requests::listen().map_err(up::Error::Runtime)?;
@@ -143,11 +144,17 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         let client = identity.client("kubelet");
         let ranges = || async { ClusterNetwork::read(&client).await.map_err(Failure::from) };
         let ranges = patiently(&servers, ranges).await?;
-        let range = patiently(&servers, || join::await_range(&client, &node_name, node_ips.all())).await?;
+        let node_ips = match options.kubelet.node_ip.clone() {
+            Some(addresses) => addresses,
+            None => own_addresses(&options.join, ranges.pods).await?,
+        };
+        node_ips.check(ranges.pods)?;
+        let families = ranges.pods.iter().count();
+        let range = patiently(&servers, || join::await_ranges(&client, &node_name, node_ips.all(), families)).await?;
         let pair = patiently(&servers, || identity.serving(node_ips.all())).await?;
-        Ok::<_, up::Error>((identity, ranges, range, pair))
+        Ok::<_, up::Error>((identity, ranges, node_ips, range, pair))
     };
-    let (identity, ranges, pod_ranges, pair) = tokio::select! {
+    let (identity, ranges, node_ips, pod_ranges, pair) = tokio::select! {
         joined = joined => joined?,
         () = signals.requested() => return Ok(()),
     };
@@ -160,6 +167,8 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
         registries: options.kubelet.registries.clone(),
         credential_plugins,
         plugins,
+        // That of `kemudi up --nodes`.
+        files: if options.network_namespace.is_some() { FileSystem::Shared } else { FileSystem::Own },
         kubelet_root: options.kubelet.root_dir.clone(),
         proxy: options.kubelet.proxy,
         node_name: node_name.clone(),
@@ -334,29 +343,70 @@ fn token(options: &Options) -> Result<Option<Token>, up::Error> {
     Ok(Some(text.trim().parse().map_err(Error::Join)?))
 }
 
-/// The address of this machine that a server sees: that of the route to the first server that has one. Sends nothing.
-fn own_address(servers: &[String]) -> Result<Ipv4Addr, Error> {
+/// The addresses of this machine by which others reach it, one of each family of `pods`. Without one of the family by which nodes reach each
+/// other, an error; without one of another family, a note.
+async fn own_addresses(servers: &[String], pods: Ranges) -> Result<NodeIps, Error> {
+    let all = network::host_addresses().await.map_err(Error::Addresses)?;
     let mut failure = None;
-    for server in servers {
-        match address_towards(server) {
-            Ok(address) => return Ok(address),
-            Err(e) => drop(failure.get_or_insert_with(|| Error::Address(server.clone(), e))),
+    let mut towards = |family| {
+        servers.iter().find_map(|server| match address_towards(server, family) {
+            Ok(address) => Some(address),
+            Err(e) => {
+                failure.get_or_insert_with(|| Error::Address { server: server.clone(), family, source: e });
+                None
+            }
+        })
+    };
+    // By the route to a server, or of the same device as an address that is, or by the default route.
+    let towards = Family::ALL.map(|family| (family, towards(family)));
+    let mut found = Vec::new();
+    for family in pods.families() {
+        let on = towards.iter().filter(|(of, _)| *of == family).chain(towards.iter().filter(|(of, _)| *of != family));
+        let on = on.filter_map(|(_, address)| *address).chain(source_of(ELSEWHERE[family as usize].into()).ok());
+        match on.into_iter().find_map(|on| network::address_of_family(&all, on, family)) {
+            Some(address) => found.push(address),
+            None if family == pods.of_tunnels() => {
+                let other = || Error::Address {
+                    server: servers.join(", "),
+                    family,
+                    source: std::io::ErrorKind::AddrNotAvailable.into(),
+                };
+                return Err(failure.unwrap_or_else(other));
+            }
+            None => crate::output::note!(
+                "this machine has no lasting {family} address that others reach: the node shows none (give one with --node-ip)"
+            ),
         }
     }
-    Err(failure.unwrap_or_else(|| Error::Address(String::new(), std::io::ErrorKind::InvalidInput.into())))
+    Ok(NodeIps::new(found).unwrap_or_else(|| unreachable!("one address of each of one or two families")))
 }
 
-fn address_towards(server: &str) -> std::io::Result<Ipv4Addr> {
+/// Addresses of documentation, to which the default route leads.
+const ELSEWHERE: [(IpAddr, u16); 2] =
+    [(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9), (IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9)];
+
+/// The address of this machine that a server sees: that of the route to it. Sends nothing.
+fn address_towards(server: &str, family: Family) -> std::io::Result<IpAddr> {
     use std::net::ToSocketAddrs;
-    let invalid = |why: &str| std::io::Error::new(std::io::ErrorKind::InvalidInput, why.to_owned());
-    let uri: http::Uri = server.parse().map_err(|_| invalid("it is no URL"))?;
-    let host = uri.host().ok_or_else(|| invalid("the URL has no host"))?;
-    let targets = (host, uri.port_u16().unwrap_or(443)).to_socket_addrs()?;
-    let target = targets.into_iter().find(SocketAddr::is_ipv4).ok_or_else(|| invalid("it has no IPv4 address"))?;
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let invalid = |why: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
+    let uri: http::Uri = server.parse().map_err(|_| invalid("it is no URL".into()))?;
+    let host = uri.host().ok_or_else(|| invalid("the URL has no host".into()))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let mut targets = (host, uri.port_u16().unwrap_or(443)).to_socket_addrs()?;
+    let target = targets.find(|target| Family::of(target.ip()) == family);
+    source_of(target.ok_or_else(|| invalid(format!("it has no {family} address")))?)
+}
+
+/// The address with which this machine sends to a target.
+fn source_of(target: SocketAddr) -> std::io::Result<IpAddr> {
+    let any: IpAddr = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
     socket.connect(target)?;
     match socket.local_addr()?.ip() {
-        IpAddr::V4(address) if !address.is_loopback() => Ok(address),
-        _ => Err(invalid("it is on the loopback device of this machine")),
+        address if !address.is_loopback() => Ok(address),
+        _ => {
+            let why = "it is on the loopback device of this machine";
+            Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, why))
+        }
     }
 }

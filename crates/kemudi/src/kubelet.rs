@@ -13,7 +13,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use meta::Clock;
 use node::{Handle, Sender};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use supervisor::{Component, OnEnd};
 use tokio::net::TcpListener;
@@ -40,7 +40,7 @@ impl Sockets {
     ) -> Result<Self, pki::Error> {
         let bound = listener.local_addr().ok().map(|a| a.ip());
         let mut addresses = inside.to_vec();
-        addresses.push(IpAddr::from([127, 0, 0, 1]));
+        addresses.extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]);
         addresses.extend(bound.filter(|a| !a.is_unspecified() && !addresses.contains(a)));
         let pair = plane.pki.kubelet(node, &addresses)?;
         let tls = watch::Sender::new(plane.pki.tls(&pair, &[&plane.client_ca])?);

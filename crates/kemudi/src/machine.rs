@@ -9,10 +9,10 @@ use crate::options::{KubeletOptions, NodeOptions};
 use crate::token;
 use client::Informers;
 use meta::Clock;
-use network::{Cidr, Egress, NodeBridge, Ranges, ServiceOptions, ServiceRules, namespace};
+use network::{Cidr, Egress, Family, NodeBridge, Ranges, ServiceOptions, ServiceRules, namespace};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -49,9 +49,10 @@ pub enum Error {
     #[error("--node-network {nodes} overlaps {what} {range}")]
     Overlap { nodes: Cidr, what: &'static str, range: Cidr },
     #[error(
-        "--node-network {nodes} has no range of the family of --service-cluster-ip-range {services}, the first one: give it a range of each family"
+        "--node-network {nodes} has no range of {family}, by which nodes of a cluster with --cluster-cidr {pods} and \
+         --service-cluster-ip-range {services} reach each other and the API server"
     )]
-    Family { nodes: Ranges, services: Cidr },
+    Family { nodes: Ranges, family: Family, pods: Ranges, services: Ranges },
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
     #[error("creating the bootstrap token of the nodes: {0}")]
@@ -76,7 +77,7 @@ fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 impl Machine {
     /// Checks the range of the nodes, before anything is created.
     pub fn check(options: &NodeOptions, cluster: &ClusterNetwork) -> Result<(), Error> {
-        let nodes = options.node_network;
+        let nodes = options.node_network.unwrap_or_else(|| cluster.node_network());
         for (what, ranges) in [("--cluster-cidr", cluster.pods), ("--service-cluster-ip-range", cluster.services)] {
             for range in ranges.iter() {
                 if let Some(nodes) = nodes.iter().find(|nodes| nodes.overlaps(&range)) {
@@ -85,9 +86,11 @@ impl Machine {
             }
         }
         NodeBridge::check_ranges(nodes, options.nodes.unwrap_or(1))?;
-        // Pods reach the API server at this machine's address of that family.
-        if nodes.of(cluster.services.first().family()).is_none() {
-            return Err(Error::Family { nodes, services: cluster.services.first() });
+        // Pods reach the API server at this machine's address of the first family of services.
+        for family in [cluster.pods.of_tunnels(), cluster.services.first().family()] {
+            if nodes.of(family).is_none() {
+                return Err(Error::Family { nodes, family, pods: cluster.pods, services: cluster.services });
+            }
         }
         Ok(())
     }
@@ -97,7 +100,8 @@ impl Machine {
         let count = options.nodes.unwrap_or(1);
         let services = cluster.service_ranges();
         let egress = if options.pod_egress { Egress::Masquerade } else { Egress::Closed };
-        let bridge = NodeBridge::open(&tag(data_dir), options.node_network, cluster.pods, &services, egress).await?;
+        let nodes = options.node_network.unwrap_or_else(|| cluster.node_network());
+        let bridge = NodeBridge::open(&tag(data_dir), nodes, cluster.pods, &services, egress).await?;
         let cluster = *cluster;
         Ok(Self { bridge, cluster, data_dir: data_dir.to_owned(), count, flags: flags(&options.kubelet, data_dir) })
     }
@@ -128,7 +132,11 @@ impl Machine {
             crate::pki::write_private(&token_file, &new_token.bearer())
                 .map_err(|e| file(&token_file)(std::io::Error::other(e)))?;
         }
-        let server = format!("https://{}:{port}", self.bridge.gateway());
+        let family = self.cluster.pods.of_tunnels();
+        let gateway = self.bridge.gateways().iter().copied().find(|gateway| Family::of(*gateway) == family);
+        // A missing one was refused by `check`.
+        let gateway = gateway.or(self.bridge.gateways().first().copied()).unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        let server = format!("https://{}", SocketAddr::new(gateway, port));
         let (trigger, shutdown) = supervisor::shutdown();
         let mut all = Vec::new();
         for number in 0..self.count {
@@ -190,7 +198,7 @@ fn service_options(data_dir: &Path, cluster: &ClusterNetwork) -> ServiceOptions 
         node_namespace: None,
         cluster_ranges: cluster.pods,
         service_ranges: cluster.services,
-        load_balancer_ranges: cluster.load_balancers.map(network::Ranges::from),
+        load_balancer_ranges: cluster.load_balancers,
         own_ports: Vec::new(),
     }
 }
@@ -220,6 +228,7 @@ fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
         flags.push("--image-credential-provider-bin-dir".into());
         flags.push(path.into());
     }
+    flags.extend(kubelet.network.arguments());
     flags.push(format!("--proxy-healthz-port={}", kubelet.proxy.proxy_healthz_port).into());
     flags.push(format!("--proxy-metrics-port={}", kubelet.proxy.proxy_metrics_port).into());
     if let Some(pids) = kubelet.pod_max_pids {
@@ -474,7 +483,9 @@ pub async fn purge(data_dir: &Path, remains: Remains) -> Result<(), Error> {
     for entry in std::fs::read_dir(data_dir.join(NODES)).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
             // Its network is in its own namespace, and goes with it.
-            agent::purge(&entry.path(), Remains::NoNetwork).await?;
+            let own = data_dir.join(NAMESPACES).join(entry.file_name());
+            let own = Some(own.as_path()).filter(|path| namespace::exists(path));
+            agent::purge(&entry.path(), own, Remains::NoNetwork).await?;
         }
     }
     let namespaces = data_dir.join(NAMESPACES);

@@ -41,6 +41,7 @@ mod pki;
 mod pod_network;
 mod privileges;
 mod reload;
+mod second_family;
 mod signals;
 mod sim;
 mod static_pods;

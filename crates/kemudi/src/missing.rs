@@ -8,7 +8,6 @@ pub const MISSING: &[(&str, &str)] = &[
         "CSI drivers bring snapshots of their own; the default class has none, but copies of claims",
     ),
     ("network volumes but NFS and CSI", "pods that mount them wait, with an event"),
-    ("IPv6 alone", "clusters have IPv4, with or without IPv6; load balancers have IPv4 addresses"),
 ];
 
 /// The table as lines of text.

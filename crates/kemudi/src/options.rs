@@ -45,19 +45,20 @@ pub struct ServerOptions {
     /// Range of service addresses, or two ranges of different families. Services use the first unless they specify families.
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<Cidr>,
-    /// Range of pod addresses of the cluster, or an IPv4 and an IPv6 range separated by a comma (dual stack). The first one is the family
-    /// of `status.podIP`. Each node gets a part of each range.
+    /// Range of pod addresses of the cluster, of IPv4 or IPv6, or one of each family separated by a comma (dual stack). The first one is the
+    /// family of `status.podIP`. Each node gets a part of each range.
     #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.244.0.0/16")]
-    pub cluster_cidr: network::Ranges,
+    pub cluster_cidr: Ranges,
     /// Prefix length of the IPv4 range of a node. Default: 24, or that of the cluster's range if it is smaller.
     #[arg(long, value_name = "BITS")]
     pub node_cidr_mask_size_ipv4: Option<u8>,
     /// Prefix length of the IPv6 range of a node. Default: 64, or that of the cluster's range if it is smaller.
     #[arg(long, value_name = "BITS")]
     pub node_cidr_mask_size_ipv6: Option<u8>,
-    /// Range of addresses for services of type LoadBalancer, or `none`. All nodes and this machine reach them; for others, route the
-    /// range to a node. Default: 10.97.0.0/24 if there is a node and no other range overlaps it, else none.
-    #[arg(long, value_name = "CIDR")]
+    /// Range of addresses for services of type LoadBalancer, or an IPv4 and an IPv6 range separated by a comma, or `none`. All nodes and
+    /// this machine reach them; for others, route the ranges to a node. Default: 10.97.0.0/24 and fd00:10:97::/112, as far as services have
+    /// the family, there is a node, and no other range overlaps it.
+    #[arg(long, value_name = "CIDR[,CIDR]")]
     pub load_balancer_cidr: Option<LoadBalancers>,
     /// Gives a range of pod addresses to every node, not only to those of Kemudi: for nodes of other programs that need one.
     #[arg(long)]
@@ -102,9 +103,10 @@ pub struct NodeOptions {
     /// them off).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100), conflicts_with_all = ["disable_agent", "node_name", "node_ip", "kubelet_port", "kubelet_address"])]
     pub nodes: Option<u32>,
-    /// Range of the addresses of such nodes, or an IPv4 and an IPv6 range separated by a comma.
-    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.89.0.0/24", requires = "nodes")]
-    pub node_network: network::Ranges,
+    /// Range of the addresses of such nodes, or an IPv4 and an IPv6 range separated by a comma. Default: 10.89.0.0/24 and
+    /// fd00:10:89::/64, for the families of --cluster-cidr.
+    #[arg(long, value_name = "CIDR[,CIDR]", requires = "nodes")]
+    pub node_network: Option<Ranges>,
     /// Whether pods reach addresses outside of the cluster, by the address of this machine. This enables forwarding of packets between
     /// its devices (`net.ipv4.ip_forward`).
     #[arg(long, action = clap::ArgAction::Set, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
@@ -113,28 +115,44 @@ pub struct NodeOptions {
     pub kubelet: KubeletOptions,
 }
 
-/// The addresses of a node: one of IPv4, and perhaps one of IPv6, in the order in which the node shows them.
+/// The addresses of a node: one, or one of each family, in the order in which the node shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIps(Vec<IpAddr>);
 
+/// The family by which nodes reach each other is not one of a node's.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--node-ip {given}: nodes of a cluster with --cluster-cidr {pods} reach each other by {family}; give an {family} address, too"
+)]
+pub struct MissingFamily {
+    given: NodeIps,
+    pods: Ranges,
+    family: Family,
+}
+
 impl NodeIps {
+    /// The addresses, at most one of each family.
+    pub fn new(addresses: Vec<IpAddr>) -> Option<Self> {
+        match addresses.as_slice() {
+            [_] => Some(Self(addresses)),
+            [a, b] if a.is_ipv4() != b.is_ipv4() => Some(Self(addresses)),
+            _ => None,
+        }
+    }
+
     pub fn all(&self) -> &[IpAddr] {
         &self.0
     }
 
-    /// The address of IPv4, by which nodes reach each other.
-    pub fn v4(&self) -> Ipv4Addr {
-        let v4 = self.0.iter().find_map(|address| match address {
-            IpAddr::V4(address) => Some(*address),
-            IpAddr::V6(_) => None,
-        });
-        v4.unwrap_or(Ipv4Addr::UNSPECIFIED)
+    /// The address of a family.
+    pub fn of(&self, family: Family) -> Option<IpAddr> {
+        self.0.iter().copied().find(|address| Family::of(*address) == family)
     }
-}
 
-impl From<Ipv4Addr> for NodeIps {
-    fn from(address: Ipv4Addr) -> Self {
-        Self(vec![address.into()])
+    /// Errors if other nodes of a cluster with these ranges of pods cannot reach the node.
+    pub fn check(&self, pods: Ranges) -> Result<(), MissingFamily> {
+        let family = pods.of_tunnels();
+        self.of(family).map(drop).ok_or_else(|| MissingFamily { given: self.clone(), pods, family })
     }
 }
 
@@ -144,16 +162,14 @@ impl std::str::FromStr for NodeIps {
     fn from_str(text: &str) -> Result<Self, String> {
         let parse = |part: &str| {
             let address: IpAddr = part.trim().parse().map_err(|_| format!("{part:?} is no IP address"))?;
-            let is_usable = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast();
+            let is_local =
+                matches!(address, IpAddr::V6(a) if a.is_unicast_link_local() || a.to_ipv4_mapped().is_some());
+            let is_usable = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast() && !is_local;
             if is_usable { Ok(address) } else { Err(format!("{address} is not an address of a machine")) }
         };
         let all = text.split(',').map(parse).collect::<Result<Vec<IpAddr>, String>>()?;
-        match all.as_slice() {
-            [IpAddr::V4(_)] => Ok(Self(all)),
-            [a, b] if a.is_ipv4() != b.is_ipv4() => Ok(Self(all)),
-            [IpAddr::V6(_)] => Err("nodes reach each other by IPv4: give an IPv4 address, too".to_owned()),
-            _ => Err("give one IPv4 address, or one IPv4 and one IPv6 address separated by a comma".to_owned()),
-        }
+        Self::new(all)
+            .ok_or_else(|| "give one address, or one IPv4 and one IPv6 address separated by a comma".to_owned())
     }
 }
 
@@ -333,14 +349,30 @@ mod tests {
 
     #[test]
     fn a_node_has_an_address_of_each_family() {
-        let check = |text: &str| text.parse::<NodeIps>().map(|ips| (ips.to_string(), ips.v4().to_string()));
-        let good = |shown: &str| Ok((shown.to_owned(), "192.0.2.1".to_owned()));
-        assert_eq!(check("192.0.2.1"), good("192.0.2.1"));
-        assert_eq!(check("2001:db8::1, 192.0.2.1"), good("2001:db8::1,192.0.2.1"));
-        for bad in
-            ["", "2001:db8::1", "192.0.2.1,192.0.2.2", "192.0.2.1,::1", "0.0.0.0", "a", "1.2.3.4,fd00::1,fd00::2"]
-        {
+        let check = |text: &str| text.parse::<NodeIps>().map(|ips| ips.to_string());
+        for good in ["192.0.2.1", "2001:db8::1", "2001:db8::1,192.0.2.1"] {
+            assert_eq!(check(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "192.0.2.1,192.0.2.2",
+            "192.0.2.1,::1",
+            "0.0.0.0",
+            "a",
+            "1.2.3.4,fd00::1,fd00::2",
+            "fe80::1",
+            "::ffff:1.2.3.4",
+        ] {
             assert!(check(bad).is_err(), "{bad}");
         }
+        let fits = |ips: &str, pods: &str| ips.parse::<NodeIps>().unwrap().check(pods.parse().unwrap());
+        for (ips, pods) in
+            [("192.0.2.1", "10.0.0.0/8,fd00::/56"), ("fd01::1", "fd00::/56"), ("10.0.0.1,fd01::1", "fd00::/56")]
+        {
+            assert_eq!(fits(ips, pods), Ok(()));
+        }
+        let error = fits("192.0.2.1", "fd00::/56").unwrap_err().to_string();
+        assert!(error.ends_with("reach each other by IPv6; give an IPv6 address, too"), "{error}");
+        assert!(fits("2001:db8::1", "fd00::/56,10.0.0.0/8").is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use network::cni::{self, PluginNetwork};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,8 +46,6 @@ pub struct Plugins {
 pub enum Error {
     #[error("{0} has no effect without --pod-network cni: use both or neither")]
     Unused(&'static str),
-    #[error("--pod-network cni cannot be used with --nodes, whose nodes would share the state of the plugins")]
-    Nodes,
     #[error(
         "--pod-network cni cannot be used with a container runtime endpoint: that runtime executes the plugins of its own configuration"
     )]
@@ -78,6 +77,22 @@ impl NetworkFlags {
     }
 }
 
+impl NetworkFlags {
+    /// The flags for the agent of a node that has the same network. Paths are absolute.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let Ok(Some(plugins)) = self.plugins() else { return Vec::new() };
+        let mut programs = OsString::new();
+        for directory in &plugins.programs {
+            if !programs.is_empty() {
+                programs.push(",");
+            }
+            programs.push(directory);
+        }
+        let flags = ["--pod-network", "cni", "--cni-conf-dir"].map(OsString::from).into_iter();
+        flags.chain([plugins.configuration.into_os_string(), "--cni-bin-dir".into(), programs]).collect()
+    }
+}
+
 fn state(data_dir: &Path) -> PathBuf {
     data_dir.join("network")
 }
@@ -98,11 +113,26 @@ pub fn check(data_dir: &Path, plugins: Option<&Plugins>) -> Result<(), Error> {
     Err(Error::Changed { directory: data_dir.display().to_string(), before, flag })
 }
 
+/// Whether a node shares its file system with other nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileSystem {
+    #[default]
+    Own,
+    /// Plugins then see a directory of the node as that of their state.
+    Shared,
+}
+
+/// The state of the plugins of a node that shares its file system.
+fn state_of_plugins(data_dir: &Path) -> PathBuf {
+    state(data_dir).join("plugins")
+}
+
 /// Opens the network of the plugins.
 pub async fn open(
     data_dir: &Path,
     plugins: &Plugins,
     ranges: Vec<String>,
+    files: FileSystem,
     time_limit: Duration,
 ) -> network::Result<PluginNetwork> {
     PluginNetwork::open(cni::Options {
@@ -111,13 +141,15 @@ pub async fn open(
         state_directory: state(data_dir),
         namespace_directory: namespaces(data_dir),
         ranges,
+        place: cni::Place { namespace: None, state: (files == FileSystem::Shared).then(|| state_of_plugins(data_dir)) },
         time_limit,
     })
     .await
 }
 
-/// Has the plugins disconnect the pods of a node that does not run. What they cannot is a warning.
-pub async fn purge(data_dir: &Path) -> network::Result<()> {
+/// Has the plugins disconnect the pods of a node that does not run, in the network namespace of the node if it has one of its own. What they
+/// cannot is a warning.
+pub async fn purge(data_dir: &Path, namespace: Option<&Path>) -> network::Result<()> {
     if !cni::has_attachments(&state(data_dir)) {
         return Ok(());
     }
@@ -128,6 +160,10 @@ pub async fn purge(data_dir: &Path) -> network::Result<()> {
         state_directory: state(data_dir),
         namespace_directory: namespaces(data_dir),
         ranges: Vec::new(),
+        place: cni::Place {
+            namespace: namespace.map(Path::to_owned),
+            state: Some(state_of_plugins(data_dir)).filter(|state| state.exists()),
+        },
         time_limit: PURGE_LIMIT,
     };
     for error in PluginNetwork::purge(options).await? {
@@ -154,6 +190,9 @@ mod tests {
         let plugins = flags(Kind::Cni, None, &[]).plugins().unwrap().unwrap();
         assert_eq!(plugins.configuration, Path::new("/etc/cni/net.d"));
         assert_eq!(plugins.programs, ["/opt/cni/bin", "/usr/lib/cni"].map(PathBuf::from));
+        let given = flags(Kind::Cni, Some("/a"), &["/b", "/c"]);
+        assert_eq!(given.arguments(), ["--pod-network", "cni", "--cni-conf-dir", "/a", "--cni-bin-dir", "/b,/c"]);
+        assert!(flags(Kind::Kemudi, None, &[]).arguments().is_empty());
         let plugins = flags(Kind::Cni, Some("/a"), &["/b", "c"]).plugins().unwrap().unwrap();
         assert!(plugins.configuration == Path::new("/a") && plugins.programs.iter().all(|p| p.is_absolute()));
         assert!(matches!(flags(Kind::Kemudi, Some("/a"), &[]).plugins(), Err(Error::Unused("--cni-conf-dir"))));

@@ -5,17 +5,19 @@ use crate::components::{self, Membership, Parts, PodRanges};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
 use crate::machine::Machine;
-use crate::options::{KubeletOptions, NodeOptions, Options, ServerOptions};
+use crate::options::{KubeletOptions, MissingFamily, NodeOptions, Options, ServerOptions};
 use crate::pki;
+use crate::pod_network::FileSystem;
 use crate::signals::Stop;
 use crate::system::{SystemClock, SystemRng};
 use crate::{
     access, agent, background, bootstrap, containers, data_dir, dns_endpoints, down, join, machine, node_shutdown,
-    pod_network, privileges,
+    privileges, second_family,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use meta::Clock;
+use network::Family;
 use node::configuration::{ConfigurationError, KubeletConfiguration};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -59,7 +61,16 @@ pub enum Error {
     #[error(transparent)]
     ClusterRanges(#[from] cluster_network::InvalidRanges),
     #[error(transparent)]
-    LoadBalancers(#[from] cluster_network::Overlap),
+    LoadBalancers(#[from] cluster_network::InvalidLoadBalancers),
+    #[error(transparent)]
+    Changed(#[from] cluster_network::Changed),
+    #[error(transparent)]
+    NodeIps(#[from] MissingFamily),
+    #[error(
+        "service IP family \"{services}\" must match public address family \"{public}\": --advertise-address {address} is not of the first \
+         family of --service-cluster-ip-range"
+    )]
+    Advertise { services: Family, public: Family, address: IpAddr },
     #[error("--node-name: invalid value {name:?}: {}", .errors.join(", "))]
     NodeName { name: String, errors: Vec<String> },
     #[error(
@@ -75,6 +86,8 @@ pub enum Error {
     Api(#[from] crate::flag_error::Error),
     #[error("creating the service of the DNS server: {0}")]
     Dns(meta::Status),
+    #[error("adding the second ranges to nodes and ServiceCIDRs: {0}")]
+    Extend(meta::Status),
     #[error("publishing the cluster's address ranges: {0}")]
     Publish(meta::Status),
     #[error(
@@ -238,26 +251,43 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     check_ranges(&ranges)?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let has_node = !matches!(local, Local::None);
-    let cluster = match node_ranges(&ranges) {
-        Ok((services, dns)) => {
-            let node_masks = NodeMasks { v4: options.node_cidr_mask_size_ipv4, v6: options.node_cidr_mask_size_ipv6 };
-            let pods = options.cluster_cidr;
-            let network = ClusterNetwork { pods, services, node_masks, dns, load_balancers: None };
-            let nodes: Vec<_> = match &local {
-                Local::Nodes(o) => o.node_network.iter().map(|range| ("--node-network", range)).collect(),
-                _ => Vec::new(),
-            };
-            Some(network.with_load_balancers(options.load_balancer_cidr, has_node, &nodes)?)
-        }
-        Err(e) if has_node => return Err(e),
-        // Nodes of other programs have other networks.
-        Err(_) => None,
+    let (services, dns) = node_ranges(&ranges)?;
+    let cluster = ClusterNetwork {
+        pods: options.cluster_cidr,
+        services,
+        node_masks: NodeMasks { v4: options.node_cidr_mask_size_ipv4, v6: options.node_cidr_mask_size_ipv6 },
+        dns,
+        load_balancers: None,
     };
-    if let (true, Some(cluster)) = (has_node, &cluster) {
-        cluster.check()?;
+    match cluster.check() {
+        Err(e) if has_node => return Err(e.into()),
+        // Nodes of other programs have other networks.
+        Err(e) => tracing::warn!("no node of kemudi can join: {e}"),
+        Ok(()) => {}
     }
-    if let (Local::Nodes(o), Some(cluster)) = (&local, &cluster) {
-        Machine::check(o, cluster)?;
+    let nodes: Vec<_> = match &local {
+        Local::Nodes(o) => {
+            let nodes = o.node_network.unwrap_or_else(|| cluster.node_network());
+            nodes.iter().map(|range| ("--node-network", range)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let cluster = cluster.with_load_balancers(options.load_balancer_cidr, has_node, &nodes)?;
+    match &local {
+        Local::Node(NodeOptions { kubelet: KubeletOptions { node_ip: Some(ips), .. }, .. }) => {
+            ips.check(cluster.pods)?
+        }
+        // Pods reach the server at its public address.
+        Local::None if !advertise.is_loopback() => {
+            let (services, public) = (cluster.services.first().family(), Family::of(advertise));
+            if services != public {
+                return Err(Error::Advertise { services, public, address: advertise });
+            }
+        }
+        _ => {}
+    }
+    if let Local::Nodes(o) = &local {
+        Machine::check(o, &cluster)?;
     }
     let configuration = match &local {
         Local::Node(o) | Local::Nodes(o) => o.kubelet.configuration()?,
@@ -277,10 +307,8 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::Node(o) | Local::Nodes(o) => o.kubelet.network.plugins().map_err(agent::Error::from)?,
         Local::None => None,
     };
-    match (&local, &plugins_of_pods) {
-        (Local::Nodes(_), Some(_)) => return Err(agent::Error::from(pod_network::Error::Nodes).into()),
-        (Local::Node(_), plugins) => agent::check_network(&options.data_dir, plugins.as_ref(), endpoints.is_some())?,
-        _ => {}
+    if let Local::Node(_) = &local {
+        agent::check_network(&options.data_dir, plugins_of_pods.as_ref(), endpoints.is_some())?;
     }
     let sysctls = match &local {
         Local::Node(_) | Local::Nodes(_) => node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?,
@@ -317,10 +345,13 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     let Some(_lock) = down::take_lock(&options.data_dir).await.map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
+    if let Some(former) = ClusterNetwork::former(&options.data_dir) {
+        cluster.check_change(&former, &options.data_dir)?;
+    }
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
     let api_port = listener.local_addr().map_or(options.secure_port, |a| a.port());
-    let (node, kubelet) = match (&local, cluster) {
-        (Local::Node(o), Some(cluster)) => {
+    let (node, kubelet) = match &local {
+        Local::Node(o) => {
             let listener = listen_for_kubelet(&configuration).await?;
             let node = agent::Config {
                 api_port: Some(api_port),
@@ -332,6 +363,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
                 kubelet_root: o.kubelet.root_dir.clone(),
                 proxy: o.kubelet.proxy,
                 plugins: plugins_of_pods,
+                files: FileSystem::Own,
                 node_name,
                 node_ips: o.kubelet.node_ip.clone(),
                 pod_egress: o.pod_egress,
@@ -342,9 +374,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         }
         _ => (None, None),
     };
-    if let Some(cluster) = &cluster {
-        cluster.record(&options.data_dir).map_err(directory)?;
-    }
+    cluster.record(&options.data_dir).map_err(directory)?;
     crate::namespace::record(&options.data_dir).map_err(directory)?;
     let (trigger, shutdown) = supervisor::shutdown();
     let supervisor = Supervisor::default();
@@ -364,8 +394,8 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Some(n) => Some(agent::open_network(n).await?),
         None => None,
     };
-    let machine = match (&local, &cluster) {
-        (Local::Nodes(o), Some(cluster)) => Some(Machine::open(o, &options.data_dir, cluster).await?),
+    let machine = match &local {
+        Local::Nodes(o) => Some(Machine::open(o, &options.data_dir, &cluster).await?),
         _ => None,
     };
     let gateways = network.as_ref().map(network::PodNetwork::gateways).unwrap_or_default().to_vec();
@@ -390,6 +420,8 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         access: options.access.clone(),
     };
     let plane = ControlPlane::start(&config, listener, store, plugins, server_options, &component, &supervisor).await?;
+    let own_node = node.as_ref().map(|node| node.node_name.as_str());
+    second_family::extend(&plane.server.registry, &cluster, own_node).await.map_err(Error::Extend)?;
     let pid = options.data_dir.join(PID_FILE);
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
@@ -398,9 +430,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
     crate::output::note!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
     crate::output::print_line!("export KUBECONFIG={}", path.display());
     crate::output::note!("{}", crate::missing::table());
-    if let Some(cluster) = &cluster {
-        cluster.publish(&plane.server.registry).await.map_err(Error::Publish)?;
-    }
+    cluster.publish(&plane.server.registry).await.map_err(Error::Publish)?;
     let parts = Parts {
         server: plane.server.clone(),
         clock: plane.clock.clone(),
@@ -411,10 +441,10 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
-        load_balancers: cluster.and_then(|c| c.load_balancers).and_then(|range| range.to_string().parse().ok()),
+        load_balancers: cluster.load_balancers.and_then(|ranges| ranges.to_string().parse().ok()),
         membership,
         scheduling,
-        pod_ranges: cluster.map(|cluster| PodRanges {
+        pod_ranges: Some(PodRanges {
             network: cluster,
             // That of the node in the server's process, even if it runs without one today.
             reserved: (!options.etcd.is_used()).then(|| cluster.first()),
@@ -436,18 +466,15 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         running_node = Some(agent::start(node, network, sockets, &environment, threads.node).await?);
         crate::output::note!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
-    if let Some(cluster) = &cluster {
-        let own = node.as_ref().and_then(|node| own_dns(&gateways, cluster, &node.node_name));
-        let follow = dns_endpoints::Options {
-            registry: parts.server.registry.clone(),
-            informers: informers.clone(),
-            own,
-            dns: cluster.dns,
-            shutdown: parts.shutdown.clone(),
-        };
-        let component = parts.component("cluster-dns", threads.controllers);
-        component.spawn("dns-endpoints", OnEnd::Restart, move || dns_endpoints::run(follow.clone()));
-    }
+    let follow = dns_endpoints::Options {
+        registry: parts.server.registry.clone(),
+        informers: informers.clone(),
+        own: node.as_ref().and_then(|node| own_dns(&gateways, &cluster, &node.node_name)),
+        dns: cluster.dns,
+        shutdown: parts.shutdown.clone(),
+    };
+    let component = parts.component("cluster-dns", threads.controllers);
+    component.spawn("dns-endpoints", OnEnd::Restart, move || dns_endpoints::run(follow.clone()));
     let nodes = match machine {
         Some(machine) => Some(machine.start(&parts, &informers, api_port).await?),
         None => None,
@@ -605,14 +632,14 @@ fn check_free(address: std::net::SocketAddr) -> Result<(), Error> {
 fn node_ranges(ranges: &[Cidr]) -> Result<(network::Ranges, IpAddr), Error> {
     let texts: Vec<String> = ranges.iter().map(Cidr::to_string).collect();
     match (texts.join(",").parse(), ranges.first()) {
-        (Ok(all), Some(first)) if ranges.iter().any(|r| !r.is_ipv6()) => Ok((all, first.nth(bootstrap::DNS_HOST))),
-        _ => Err(Error::Ranges("a node needs a range of IPv4 addresses for services (or none with --disable-agent)")),
+        (Ok(all), Some(first)) => Ok((all, first.nth(bootstrap::DNS_HOST))),
+        _ => Err(Error::Ranges("--service-cluster-ip-range must contain at least one valid cidr")),
     }
 }
 
 fn write_kubeconfig(path: &Path, plane: &ControlPlane, advertise: IpAddr) -> Result<(), Error> {
     let ca = STANDARD.encode(&plane.pki.ca_pem);
-    let server = format!("https://{advertise}:{}", plane.address.port());
+    let server = format!("https://{}", std::net::SocketAddr::new(advertise, plane.address.port()));
     let text = format!(
         "apiVersion: v1\nkind: Config\nclusters:\n- name: kemudi\n  cluster:\n    server: {server}\n    certificate-authority-data: {ca}\n\
 users:\n- name: kemudi-admin\n  user:\n    token: {}\ncontexts:\n- name: kemudi\n  context:\n    cluster: kemudi\n    user: kemudi-admin\n\

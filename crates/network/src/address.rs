@@ -84,6 +84,15 @@ impl Family {
     }
 }
 
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
 fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => u32::from(a).into(),
@@ -156,6 +165,18 @@ impl Cidr {
             return None;
         }
         u32::try_from(number(address) - number(self.address)).ok()
+    }
+
+    /// The ranges of this prefix length in the range, in their order.
+    pub fn parts(&self, length: u8) -> impl Iterator<Item = Cidr> + use<> {
+        let (family, base) = (self.family(), number(self.address));
+        let count = match length.checked_sub(self.length) {
+            Some(bits) if length <= family.bits() => 1u64.checked_shl(bits.into()).unwrap_or(u64::MAX),
+            _ => 0,
+        };
+        let free = u32::from(family.bits().saturating_sub(length));
+        (0..count)
+            .map(move |n| Cidr { address: family.address(base + u128::from(n).checked_shl(free).unwrap_or(0)), length })
     }
 
     /// The number of addresses; of very large ranges, the largest number.
@@ -264,6 +285,11 @@ impl Ranges {
         self.iter().map(|range| range.family())
     }
 
+    /// The family of the packets in which nodes with these ranges of pods tunnel packets to each other: IPv4 if pods have it.
+    pub fn of_tunnels(&self) -> Family {
+        self.of(Family::V4).map_or(Family::V6, |range| range.family())
+    }
+
     /// Whether one of the ranges contains the address.
     pub fn contains(&self, address: impl Into<IpAddr>) -> bool {
         let address = address.into();
@@ -337,6 +363,12 @@ mod tests {
         assert_eq!("::/0".parse::<Cidr>().unwrap().nth(0), Some(Ipv6Addr::UNSPECIFIED.into()));
         assert_eq!(Cidr::around(address, 56).to_string(), "fd00:10:244::/56");
         assert_eq!(Cidr::single(address).to_string(), "fd00:10:244:3::2/128");
+        let parts = |range: &str, length| {
+            range.parse::<Cidr>().unwrap().parts(length).map(|r| r.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(parts("10.0.0.0/30", 31), ["10.0.0.0/31", "10.0.0.2/31"]);
+        assert_eq!(parts("fd00::/63", 64), ["fd00::/64", "fd00:0:0:1::/64"]);
+        assert!(parts("fd00::/64", 63).is_empty() && parts("10.0.0.0/30", 33).is_empty());
         assert!(Cidr::around(address, 48).overlaps(&range) && !"10.0.0.0/8".parse::<Cidr>().unwrap().overlaps(&range));
     }
 

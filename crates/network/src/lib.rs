@@ -10,9 +10,10 @@
 //! Container runtimes that create the namespaces of pods themselves reach all this through a CNI plugin ([`cni`]). Other CNI plugins
 //! connect pods instead, if the node is configured so.
 //!
-//! Clusters have IPv4, or IPv4 and IPv6: a table of nftables for each family, with the same rules. Nodes reach each other by IPv4.
+//! Clusters have IPv4, IPv6, or both: a table of nftables for each family, with the same rules. Nodes reach each other by IPv4, if pods
+//! have it.
 //!
-//! Left out: Kubernetes kinds; clusters with IPv6 alone.
+//! Left out: Kubernetes kinds.
 
 #![warn(missing_docs)]
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
@@ -23,6 +24,7 @@ mod conntrack;
 mod flows;
 mod fragments;
 pub mod guard;
+mod host_addresses;
 mod host_ports;
 mod ipam;
 mod link;
@@ -38,6 +40,7 @@ mod services;
 mod tunnel;
 
 pub use address::{Cidr, Family, Ranges};
+pub use host_addresses::{HostAddress, address_of_family, host_addresses};
 pub use host_ports::HostPort;
 pub use machine::{Egress, NodeBridge};
 pub use pods::{Attachment, Options, PodInterfaces, PodNetwork};

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use futures::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags};
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
+};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -18,6 +20,7 @@ use rtnetlink::{
 };
 
 use crate::address::Cidr;
+use crate::host_addresses::HostAddress;
 use crate::namespace::run_in;
 use crate::{Error, Result};
 
@@ -32,7 +35,7 @@ pub struct Device {
     pub controller: Option<u32>,
     pub mtu: Option<u32>,
     /// The local address of a VXLAN device.
-    pub local: Option<Ipv4Addr>,
+    pub local: Option<IpAddr>,
 }
 
 /// A VXLAN device to create.
@@ -40,7 +43,7 @@ pub struct Vxlan {
     pub vni: u32,
     pub port: u16,
     /// The source of encapsulated packets.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     pub hardware: [u8; 6],
     pub mtu: Option<u32>,
 }
@@ -129,11 +132,11 @@ impl Netlink {
 
     /// Creates a VXLAN device, which is down.
     pub async fn add_vxlan(&self, name: &str, vxlan: &Vxlan, alias: &str) -> Result<()> {
-        let mut message = LinkVxlan::new(name, vxlan.vni)
-            .local(vxlan.local)
-            .port(vxlan.port)
-            .learning(false)
-            .address(vxlan.hardware.to_vec());
+        let message = match vxlan.local {
+            IpAddr::V4(local) => LinkVxlan::new(name, vxlan.vni).local(local),
+            IpAddr::V6(local) => LinkVxlan::new(name, vxlan.vni).local6(local),
+        };
+        let mut message = message.port(vxlan.port).learning(false).address(vxlan.hardware.to_vec());
         if let Some(mtu) = vxlan.mtu {
             message = message.mtu(mtu);
         }
@@ -144,21 +147,55 @@ impl Netlink {
         self.0.link().set(message).execute().await.map_err(fail())
     }
 
+    /// The addresses of all devices that are valid beyond their link.
+    pub async fn addresses(&self) -> Result<Vec<HostAddress>> {
+        let found: Vec<AddressMessage> =
+            self.0.address().get().execute().try_collect().await.map_err(Error::netlink("listing addresses"))?;
+        let address = |message: &AddressMessage| {
+            let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
+            let (mut local, mut other) = (None, None);
+            for attribute in &message.attributes {
+                match attribute {
+                    // The whole of what the header has a part of.
+                    AddressAttribute::Flags(all) => flags = *all,
+                    AddressAttribute::Local(address) => local = Some(*address),
+                    AddressAttribute::Address(address) => other = Some(*address),
+                    _ => {}
+                }
+            }
+            let address = local.or(other)?;
+            let mut unreliable = AddressFlags::Deprecated | AddressFlags::Tentative | AddressFlags::Dadfailed;
+            if address.is_ipv6() {
+                // Of IPv4, this flag marks a further address of a network; of IPv6, a temporary one.
+                unreliable |= AddressFlags::Secondary;
+            }
+            (message.header.scope == AddressScope::Universe && !address.is_loopback()).then_some(HostAddress {
+                device: message.header.index,
+                address,
+                is_lasting: !flags.intersects(unreliable),
+                is_permanent: flags.contains(AddressFlags::Permanent),
+            })
+        };
+        Ok(found.iter().filter_map(address).collect())
+    }
+
     /// The MTU of the device with this address, if there is one.
-    pub async fn mtu_of(&self, address: Ipv4Addr) -> Result<Option<u32>> {
-        let fail = || Error::netlink("listing addresses");
-        let request = self.0.address().get().set_address_filter(IpAddr::V4(address));
-        let found: Vec<_> = request.execute().try_collect().await.map_err(fail())?;
-        let own = |a: &&rtnetlink::packet_route::address::AddressMessage| {
-            a.attributes.contains(&AddressAttribute::Local(IpAddr::V4(address)))
+    pub async fn mtu_of(&self, address: IpAddr) -> Result<Option<u32>> {
+        let request = self.0.address().get().set_address_filter(address);
+        let found: Vec<_> = request.execute().try_collect().await.map_err(Error::netlink("listing addresses"))?;
+        let own = |a: &&AddressMessage| {
+            a.attributes.iter().any(|a| match a {
+                AddressAttribute::Local(own) | AddressAttribute::Address(own) => *own == address,
+                _ => false,
+            })
         };
         let Some(index) = found.iter().find(own).map(|a| a.header.index) else { return Ok(None) };
         Ok(self.devices().await?.into_iter().find(|d| d.index == index).and_then(|d| d.mtu))
     }
 
     /// Sends frames for a hardware address behind a VXLAN device to this node.
-    pub async fn set_forwarding(&self, device: u32, hardware: [u8; 6], node: Ipv4Addr) -> Result<()> {
-        let entry = self.0.neighbours().add_bridge(device, &hardware).destination(IpAddr::V4(node));
+    pub async fn set_forwarding(&self, device: u32, hardware: [u8; 6], node: IpAddr) -> Result<()> {
+        let entry = self.0.neighbours().add_bridge(device, &hardware).destination(node);
         let entry = entry.flags(NeighbourFlags::Own).state(NeighbourState::Permanent);
         entry.replace().execute().await.map_err(Error::netlink(format!("forwarding to {node}")))
     }
@@ -390,10 +427,11 @@ fn device(link: LinkMessage) -> Device {
     device
 }
 
-fn local_address(info: &LinkInfo) -> Option<Ipv4Addr> {
+fn local_address(info: &LinkInfo) -> Option<IpAddr> {
     let LinkInfo::Data(InfoData::Vxlan(fields)) = info else { return None };
     fields.iter().find_map(|f| match f {
-        InfoVxlan::Local(address) => Some(*address),
+        InfoVxlan::Local(address) => Some(IpAddr::V4(*address)),
+        InfoVxlan::Local6(address) => Some(IpAddr::V6(*address)),
         _ => None,
     })
 }

@@ -6,7 +6,7 @@
 //! addresses of pods and services without a route from leaving by its default route.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::Path;
 
 use supervisor::blocking;
@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use crate::address::{Cidr, Family, Ranges};
 use crate::link::{Netlink, RouteKind};
-use crate::ports::{identity, pod_hardware_address};
+use crate::ports::pod_hardware_address;
 use crate::tunnel::{Hop, Peer, distinct};
 use crate::{Error, Result, check_id, guard, namespace, nft};
 
@@ -66,12 +66,8 @@ fn guard_id(id: &str) -> String {
 }
 
 impl NodeBridge {
-    /// Errors if a range has too few addresses for `count` nodes, or none is of IPv4.
+    /// Errors if a range has too few addresses for `count` nodes.
     pub fn check_ranges(ranges: Ranges, count: u32) -> Result<()> {
-        if ranges.of(Family::V4).is_none() {
-            let message = format!("{ranges}: nodes need addresses of IPv4, with or without IPv6");
-            return Err(Error::Invalid { field: "node range", message });
-        }
         ranges.iter().try_for_each(|range| address(range, count.saturating_sub(1)).map(drop))
     }
 
@@ -94,14 +90,12 @@ impl NodeBridge {
             None => netlink.add_bridge(&name, pod_hardware_address(&gateways), &alias(id), None).await?,
         }
         let bridge = netlink.index(&name).await?;
-        let mut settings = crate::pods::ipv6(&name, has_ipv6);
-        if egress == Egress::Masquerade {
-            settings.push(("ipv4/ip_forward".into(), "1".into()));
-            settings.push((format!("ipv4/conf/{name}/forwarding"), "1".into()));
-        }
-        namespace::set(None, settings).await?;
-        if egress == Egress::Masquerade && has_ipv6 {
-            namespace::forward_ipv6(None).await?;
+        match egress {
+            Egress::Masquerade => {
+                namespace::set(None, crate::pods::routed(&name, ranges)).await?;
+                crate::pods::forward(None, ranges).await?;
+            }
+            Egress::Closed => namespace::set(None, crate::pods::ipv6(&name, has_ipv6)).await?,
         }
         let rules: String = ranges.iter().map(|range| way_out(id, range, egress)).collect();
         nft::apply(None, &rules).await?;
@@ -121,11 +115,6 @@ impl NodeBridge {
     /// The addresses of this machine on the bridge, in the order of the ranges.
     pub fn gateways(&self) -> &[IpAddr] {
         &self.gateways
-    }
-
-    /// The address of this machine on the bridge, by which nodes reach it: that of IPv4.
-    pub fn gateway(&self) -> Ipv4Addr {
-        identity(&self.gateways)
     }
 
     /// The id of this machine's rules for services.
@@ -178,16 +167,16 @@ impl NodeBridge {
         Ok(addresses)
     }
 
-    /// The address of a family of the node with this address of IPv4: it has the same number in each range.
-    fn address_of(&self, address: Ipv4Addr, family: Family) -> Option<IpAddr> {
-        let index = self.ranges.of(Family::V4)?.index(address.into())?;
+    /// The address of a family of the node with this address: it has the same number in each range.
+    fn address_of(&self, address: IpAddr, family: Family) -> Option<IpAddr> {
+        let index = self.ranges.of(Family::of(address))?.index(address)?;
         self.ranges.of(family)?.nth(index)
     }
 
     /// Replaces the routes to the pods of nodes. Those of nodes that are not on the bridge are skipped, and so are ranges that are not of pods.
     pub async fn set_peers(&self, peers: &[Peer]) -> Result<()> {
         let check = |p: &Peer| {
-            if !self.ranges.contains(p.address) || self.gateways.contains(&p.address.into()) {
+            if !self.ranges.contains(p.address) || self.gateways.contains(&p.address) {
                 return Err("it is not on the bridge of this machine");
             }
             let is_of_pods = |range: Cidr| self.pods.of(range.family()).is_some_and(|all| all.contains_range(&range));

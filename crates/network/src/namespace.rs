@@ -127,7 +127,8 @@ fn setting(name: &str) -> PathBuf {
     PathBuf::from("/proc/sys/net").join(name)
 }
 
-fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+/// Runs `work` in a thread of its own, which may enter namespaces.
+pub(crate) fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".into()).spawn_scoped(scope, work)?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

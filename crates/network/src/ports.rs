@@ -4,7 +4,7 @@
 //! address, and only to the bridge itself. **Invariant**: no frame of a pod reaches another pod's port unrouted or changes the
 //! node's entry of another pod, and no packet of a pod has another source address than its own.
 //!
-//! A port's name and its hardware address derive from the pod's IP address. So the rules are known before any pod exists: one set of
+//! A port's name and its hardware address derive from the pod's IP addresses. So the rules are known before any pod exists: one set of
 //! (port, hardware address, IP address) for the whole range, loaded once, looked up per frame before `br_netfilter` and connection
 //! tracking see it. Ports are not `isolated` from each other: with `br_netfilter`, the bridge itself delivers packets whose
 //! destination a service rule has changed.
@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::Path;
 
 use crate::{Result, namespace, nft};
@@ -28,29 +28,37 @@ pub enum Rules {
     Missing,
 }
 
-/// The hardware address derived from an address of IPv4: the same for all pods that have the address successively.
-pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = address.octets();
-    [0x0a, 0x58, a, b, c, d]
-}
-
-/// The address from which names and hardware addresses of a pod or node derive: that of IPv4, which each of them has.
-pub(crate) fn identity(addresses: &[IpAddr]) -> Ipv4Addr {
-    let own = addresses.iter().find_map(|a| match a {
-        IpAddr::V4(a) => Some(*a),
-        IpAddr::V6(_) => None,
-    });
-    own.unwrap_or(Ipv4Addr::UNSPECIFIED)
-}
-
-/// The hardware address of the pod with these addresses.
+/// The hardware address of the pod, node or bridge with these addresses: the same for all that have them successively. It derives from the
+/// address of IPv4, or from that of IPv6 if there is no other.
 pub fn pod_hardware_address(addresses: &[IpAddr]) -> [u8; 6] {
-    hardware_address(identity(addresses))
+    let is_v4 = |address: &&IpAddr| address.is_ipv4();
+    match addresses.iter().find(is_v4).or(addresses.first()) {
+        Some(IpAddr::V4(address)) => {
+            let [a, b, c, d] = address.octets();
+            [0x0a, 0x58, a, b, c, d]
+        }
+        Some(IpAddr::V6(address)) => {
+            let [.., a, b, c, d, e] = folded(u128::from(*address)).to_be_bytes();
+            [0x0e, a, b, c, d, e]
+        }
+        None => [0x0a, 0x58, 0, 0, 0, 0],
+    }
+}
+
+/// 40 bits of an address of IPv6. Addresses that differ in up to 40 successive bits, as those of pods of a node and of the ranges of nodes
+/// do, have different ones.
+fn folded(address: u128) -> u64 {
+    let parts = [0, 40, 80, 120].map(|bits| address >> bits);
+    // The upper bits are cut off.
+    parts.into_iter().fold(0, |all, part| all ^ part) as u64 & 0xff_ffff_ffff
 }
 
 /// The node's side of the pair of the pod with these addresses.
 pub fn interface(addresses: &[IpAddr]) -> String {
-    format!("km{:08x}", u32::from(identity(addresses)))
+    match pod_hardware_address(addresses) {
+        [0x0a, _, rest @ ..] => format!("km{:08x}", u32::from_be_bytes(rest)),
+        [_, a, b, c, d, e] => format!("km{:010x}", u64::from_be_bytes([0, 0, 0, a, b, c, d, e])),
+    }
 }
 
 /// The name in earlier versions: `km` and a hash of the pod's id.
@@ -137,7 +145,23 @@ mod tests {
         let [a, b] = [pod(&["10.244.0.2"]), pod(&["fd00::3", "10.244.0.3"])];
         assert_eq!((interface(&a), interface(&b)), ("km0af40002".into(), "km0af40003".into()));
         assert_eq!(written(pod_hardware_address(&b)), "0a:58:0a:f4:00:03");
+        let alone = pod(&["fd00:10:244:1::3"]);
+        assert_eq!(interface(&alone), "km00011002ba");
+        assert_eq!(written(pod_hardware_address(&alone)), "0e:00:01:10:02:ba");
         assert!(former_interface(&"x".repeat(200)).len() == 15 && former_interface("a") != former_interface("b"));
+    }
+
+    /// The tunnels of all nodes, and all pods of a node, have hardware addresses of their own.
+    #[test]
+    fn hardware_addresses_of_ipv6_differ() {
+        for (range, length) in [("fd00:10:244::/48", 64), ("fd00:10:244::/56", 72), ("fd00:10:244::/112", 128)] {
+            let range: crate::Cidr = range.parse().unwrap();
+            let IpAddr::V6(base) = range.address() else { panic!("{range}") };
+            let address =
+                |n: u32| IpAddr::from(std::net::Ipv6Addr::from(u128::from(base) + (u128::from(n) << (128 - length))));
+            let all: BTreeSet<_> = (0..1 << 16).map(|n| pod_hardware_address(&[address(n)])).collect();
+            assert_eq!(all.len(), 1 << 16, "{range}");
+        }
     }
 
     #[test]

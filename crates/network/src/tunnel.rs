@@ -1,9 +1,9 @@
 //! The tunnel between the pod networks of nodes: one VXLAN device per node.
 //!
-//! Each node has a range of pod addresses. The route to the range of another node leads into the device; its next hop is the first
-//! address of that range, whose hardware address is derived from the node's range of IPv4, and a forwarding entry maps the latter to the
+//! Each node has a range of pod addresses of each family. The route to the range of another node leads into the device; its next hop is the
+//! first address of that range, whose hardware address is derived from the node's ranges, and a forwarding entry maps the latter to the
 //! node's own address. All entries are permanent: nothing is learnt and nothing is asked for with ARP or neighbour discovery. Encapsulated
-//! packets are of IPv4, whatever is in them.
+//! packets are of IPv4, whatever is in them, or of IPv6 if pods have no addresses of IPv4.
 //!
 //! **Invariant**: the node accepts encapsulated packets from its peers only, and pods cannot send any.
 
@@ -24,7 +24,12 @@ pub const PORT: u16 = 8473;
 /// The network identifier in encapsulated packets.
 const VNI: u32 = 1;
 /// Bytes that encapsulation adds to a packet.
-const OVERHEAD: u32 = 50;
+fn overhead(family: Family) -> u32 {
+    match family {
+        Family::V4 => 50,
+        Family::V6 => 70,
+    }
+}
 
 /// Another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +37,7 @@ pub struct Peer {
     /// The addresses of its pods.
     pub ranges: Ranges,
     /// The address by which other nodes reach it.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
 }
 
 /// The tunnel of one node.
@@ -45,6 +50,8 @@ pub struct Tunnel {
     cluster: Ranges,
     services: Ranges,
     device: u32,
+    /// The family of encapsulated packets.
+    family: Family,
     /// The peers with routes; `None` before the first change of this process.
     peers: Mutex<Option<BTreeMap<Cidr, Hop>>>,
 }
@@ -53,7 +60,7 @@ pub struct Tunnel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     /// The address of the node.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The hardware address of its tunnel.
     pub hardware: [u8; 6],
 }
@@ -93,9 +100,10 @@ pub(crate) fn distinct(peers: &[Peer], check: impl Fn(&Peer) -> Result<(), &'sta
 
 impl Tunnel {
     /// Creates the device, or adopts that of an earlier process. `address` is the node's own address, that of one of its devices.
-    pub(crate) async fn open(options: &Options, netlink: &Netlink, address: Ipv4Addr, alias: &str) -> Result<Tunnel> {
+    pub(crate) async fn open(options: &Options, netlink: &Netlink, address: IpAddr, alias: &str) -> Result<Tunnel> {
         let (name, own) = (device(&options.id), options.pod_ranges);
-        let mtu = netlink.mtu_of(address).await?.map(|mtu| mtu.saturating_sub(OVERHEAD));
+        let family = Family::of(address);
+        let mtu = netlink.mtu_of(address).await?.map(|mtu| mtu.saturating_sub(overhead(family)));
         let vxlan = Vxlan { vni: VNI, port: PORT, local: address, hardware: hardware(own), mtu };
         match netlink.device(&name).await? {
             Some(d) if d.alias.as_deref() != Some(alias) => return Err(Error::Foreign(name)),
@@ -109,16 +117,7 @@ impl Tunnel {
         }
         let device = netlink.index(&name).await?;
         let node = options.node_namespace.clone();
-        let mut settings: namespace::Settings = ["accept_redirects", "accept_source_route", "send_redirects"]
-            .map(|s| (format!("ipv4/conf/{name}/{s}"), "0".to_owned()))
-            .into();
-        settings.push((format!("ipv4/conf/{name}/forwarding"), "1".into()));
-        let has_ipv6 = own.of(Family::V6).is_some();
-        settings.extend(crate::pods::ipv6(&name, has_ipv6));
-        if has_ipv6 {
-            settings.push((format!("ipv6/conf/{name}/forwarding"), "1".into()));
-        }
-        namespace::set(node.as_deref(), settings).await?;
+        namespace::set(node.as_deref(), crate::pods::routed(&name, own)).await?;
         let tunnel = Tunnel {
             netlink: netlink.clone(),
             node,
@@ -128,6 +127,7 @@ impl Tunnel {
             cluster: options.cluster_ranges,
             services: options.service_ranges,
             device,
+            family,
             peers: Mutex::new(None),
         };
         // Peers of an earlier process stay until they are replaced, but their packets wait for the rules.
@@ -154,7 +154,7 @@ impl Tunnel {
                 let routes = self.netlink.routes_into(self.device).await?;
                 let former = |range: Cidr| {
                     let hardware = pod_hardware_address(&[range.address()]);
-                    (range, Hop { address: Ipv4Addr::UNSPECIFIED, hardware })
+                    (range, Hop { address: Ipv4Addr::UNSPECIFIED.into(), hardware })
                 };
                 routes.into_iter().map(former).collect()
             }
@@ -163,7 +163,7 @@ impl Tunnel {
         for (range, hop) in before.iter().filter(|(range, _)| !desired.contains_key(range)) {
             self.netlink.delete_route(self.route(*range)).await?;
             self.netlink.delete_neighbour(self.device, range.address()).await?;
-            if range.family() == Family::V4 {
+            if !desired.values().any(|other| other.hardware == hop.hardware) {
                 self.netlink.delete_forwarding(self.device, hop.hardware).await?;
             }
         }
@@ -186,13 +186,18 @@ impl Tunnel {
                 return Err("its pod range overlaps that of this node");
             }
         }
-        if peer.ranges.of(Family::V4).is_none() {
-            return Err("it has no pod range of IPv4");
+        if Family::of(address) != self.family || peer.ranges.of(self.family).is_none() {
+            return Err("it has no address, or no pod range, of the family of the tunnels between nodes");
         }
         if self.cluster.contains(address) || self.services.contains(address) {
             return Err("its address is that of a pod or service");
         }
-        if address.is_loopback() || address.is_multicast() || address.is_unspecified() || address.is_broadcast() {
+        let is_reserved = match address {
+            IpAddr::V4(address) => address.is_broadcast(),
+            // Without its device, such an address leads nowhere.
+            IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
+        };
+        if address.is_loopback() || address.is_multicast() || address.is_unspecified() || is_reserved {
             return Err("its address is not that of a machine");
         }
         Ok(())
@@ -203,20 +208,21 @@ impl Tunnel {
     }
 
     fn script(&self, peers: &BTreeMap<Cidr, Hop>) -> String {
-        let (table, bridge) = (&self.table, &self.bridge);
-        let known: BTreeSet<Ipv4Addr> = peers.values().map(|hop| hop.address).collect();
-        let known: Vec<String> = known.iter().map(Ipv4Addr::to_string).collect();
-        let senders = if known.is_empty() { String::new() } else { format!("ip saddr != {{ {} }} ", known.join(", ")) };
+        let (table, bridge, ip) = (&self.table, &self.bridge, self.family.word());
+        let known: BTreeSet<IpAddr> = peers.values().map(|hop| hop.address).collect();
+        let known: Vec<String> = known.iter().map(IpAddr::to_string).collect();
+        let senders =
+            if known.is_empty() { String::new() } else { format!("{ip} saddr != {{ {} }} ", known.join(", ")) };
+        let removal = nft::removal(self.family, table);
         format!(
-            "add table ip {table}\n\
-             delete table ip {table}\n\
-             add table ip {table}\n\
-             add chain ip {table} arriving {{ type filter hook input priority -10; policy accept; }}\n\
-             add rule ip {table} arriving udp dport {PORT} {senders}counter drop\n\
-             add rule ip {table} arriving udp dport {PORT} ct status dnat counter drop\n\
-             add chain ip {table} of-pods {{ type filter hook forward priority -10; policy accept; }}\n\
-             add rule ip {table} of-pods iifname \"{bridge}\" udp dport {PORT} counter drop\n\
-             add rule ip {table} of-pods udp dport {PORT} ct status dnat counter drop\n"
+            "{removal}\
+             add table {ip} {table}\n\
+             add chain {ip} {table} arriving {{ type filter hook input priority -10; policy accept; }}\n\
+             add rule {ip} {table} arriving udp dport {PORT} {senders}counter drop\n\
+             add rule {ip} {table} arriving udp dport {PORT} ct status dnat counter drop\n\
+             add chain {ip} {table} of-pods {{ type filter hook forward priority -10; policy accept; }}\n\
+             add rule {ip} {table} of-pods iifname \"{bridge}\" udp dport {PORT} counter drop\n\
+             add rule {ip} {table} of-pods udp dport {PORT} ct status dnat counter drop\n"
         )
     }
 

@@ -78,6 +78,7 @@ impl Setup {
             state_directory: self.path("state"),
             namespace_directory: self.path("netns"),
             ranges: vec!["10.9.0.0/24".into()],
+            place: Default::default(),
             time_limit: Duration::from_secs(20),
         }
     }

@@ -4,7 +4,7 @@
 mod node;
 
 use network::*;
-use node::{NODE, Node, ip, read_reply, serve, v4};
+use node::{NODE, Node, ip, read_reply, serve};
 use std::net::{IpAddr, UdpSocket};
 
 const A: IpAddr = ip(192, 168, 78, 1);
@@ -17,7 +17,7 @@ fn pair() -> [Node; 2] {
     let other = b.node.to_str().unwrap().to_owned();
     a.ip(&a.node, &format!("link add link0 type veth peer name link0 netns {other}"));
     for (node, address) in [(&mut a, A), (&mut b, B)] {
-        node.options.tunnel = Some(v4(address));
+        node.options.tunnel = Some(address);
         node.ip(&node.node, "link set link0 addrgenmode none");
         node.ip(&node.node, &format!("addr add {address}/24 dev link0"));
         node.ip(&node.node, "link set link0 up");

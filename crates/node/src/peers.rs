@@ -1,12 +1,13 @@
 //! Follows the nodes of the cluster, for the routes to their pods.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Node;
-use network::{Peer, Ranges};
+use network::{Family, Peer, Ranges};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
@@ -70,7 +71,8 @@ impl NodeNetwork {
     fn peer(&self) -> Option<Peer> {
         let ranges = self.ranges()?;
         let own = self.status.addresses.iter().filter(|a| a.kind == "InternalIP");
-        let address = own.filter_map(|a| a.address.parse().ok()).next()?;
+        let mut all = own.filter_map(|a| a.address.parse::<IpAddr>().ok());
+        let address = all.find(|address| Family::of(*address) == ranges.of_tunnels())?;
         Some(Peer { ranges, address })
     }
 }
@@ -110,6 +112,33 @@ pub async fn follow_peers<F: Future<Output = network::Result<()>>>(
             tracing::warn!("setting the routes to {count} nodes failed; it is tried again: {e}");
             changed.notify_one();
             tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn nodes_reach_each_other_by_one_family() {
+        let peer = |ranges: &[&str], addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
+            let node = json!({"metadata": {"annotations": {POD_NETWORK: "vxlan"}}, "spec": {"podCIDRs": ranges},
+                "status": {"addresses": addresses}});
+            let node: NodeNetwork = serde_json::from_value(node).unwrap();
+            node.peer().map(|p| p.address.to_string())
+        };
+        let both = ["2001:db8::1", "192.0.2.1"];
+        for (ranges, addresses, expect) in [
+            (&["10.1.0.0/24"][..], &["192.0.2.1"][..], Some("192.0.2.1")),
+            (&["fd00:1::/64", "10.1.0.0/24"], &both, Some("192.0.2.1")),
+            (&["fd00:1::/64"], &both, Some("2001:db8::1")),
+            (&["fd00:1::/64"], &["192.0.2.1"], None),
+            (&["10.1.0.0/24"], &["2001:db8::1"], None),
+        ] {
+            assert_eq!(peer(ranges, addresses).as_deref(), expect, "{ranges:?} {addresses:?}");
         }
     }
 }

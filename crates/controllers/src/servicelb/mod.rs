@@ -1,11 +1,11 @@
-//! Addresses for services of type LoadBalancer (upstream `cloud-provider/controllers/service`, whose cloud is here a range of addresses,
-//! [`Pool`]). The packet rules of every node lead them to the endpoints.
+//! Addresses for services of type LoadBalancer (upstream `cloud-provider/controllers/service`, whose cloud is here a range of addresses of
+//! each family, [`Pool`]). The packet rules of every node lead them to the endpoints.
+//!
+//! A service gets an address of each of its families that the pool has.
 //!
 //! A service with a `loadBalancerClass` belongs to another controller. Without a pool, services get no addresses, but finalizers
 //! of an earlier start are removed. Invariants: no two services have one address; a service keeps its address as long as it is in the pool,
 //! also over restarts, since the status has it.
-//!
-//! Left out: IPv6.
 
 mod pool;
 
@@ -18,10 +18,11 @@ use client::{ApiResource, Entry, Informer, Key, Outcome, Patch, Recorder, Regard
 use k8s_openapi::api::core::v1::Service;
 use meta::Value;
 use parking_lot::Mutex;
+use pool::family;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Keeps a deleted service until its load balancer is removed.
@@ -65,17 +66,14 @@ impl ServiceView {
         self.spec.r#type == "LoadBalancer" && self.spec.load_balancer_class.is_none()
     }
 
-    /// The address in the status.
-    fn address(&self) -> Option<Ipv4Addr> {
-        match self.status.load_balancer.ingress.as_slice() {
-            [only] => only["ip"].as_str()?.parse().ok(),
-            _ => None,
-        }
+    /// The addresses in the status.
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.status.load_balancer.ingress.iter().filter_map(|ingress| ingress["ip"].as_str()?.parse().ok())
     }
 
-    /// The status of a service with this address.
-    fn ingress(address: Ipv4Addr) -> Vec<Value> {
-        vec![json!({"ip": address.to_string(), "ipMode": "VIP"})]
+    /// The status of a service with these addresses.
+    fn ingress(addresses: &[IpAddr]) -> Vec<Value> {
+        addresses.iter().map(|address| json!({"ip": address.to_string(), "ipMode": "VIP"})).collect()
     }
 }
 
@@ -84,8 +82,8 @@ struct Controller {
     pool: Option<Pool>,
     services: Informer<ServiceView>,
     /// Addresses that the cache does not show yet.
-    assigned: Mutex<BTreeMap<Key, Ipv4Addr>>,
-    /// Services without an address, which try again when one is free.
+    assigned: Mutex<BTreeMap<Key, Vec<IpAddr>>>,
+    /// Services that lack an address, which try again when one is free.
     waiting: Mutex<BTreeSet<Key>>,
     queue: Arc<WorkQueue<Key>>,
     recorder: Recorder,
@@ -125,33 +123,57 @@ fn has_finalizer(service: &Entry<ServiceView>) -> bool {
 }
 
 impl Controller {
-    /// Forgets the address of a service, which another may get.
+    /// Forgets the addresses of a service, which another may get.
     fn release(&self, key: &Key) {
         self.assigned.lock().remove(key);
-        let mut waiting = self.waiting.lock();
-        waiting.remove(key);
-        waiting.iter().for_each(|key| self.queue.add(key.clone()));
+        self.waiting.lock().remove(key);
+        self.wake();
     }
 
-    /// The address for a service: the one that it has or names, else a free one.
-    fn choose(&self, pool: Pool, key: &Key, service: &ServiceView) -> Result<Ipv4Addr, String> {
-        if !service.spec.ip_families.is_empty() && !service.spec.ip_families.iter().any(|f| f == "IPv4") {
-            return Err("load balancers have IPv4 addresses only".to_owned());
+    /// Has the services that lack an address try again.
+    fn wake(&self) {
+        self.waiting.lock().iter().for_each(|key| self.queue.add(key.clone()));
+    }
+
+    /// The addresses for a service, one of each of its families that the pool has: those that it has or names, else free ones.
+    fn choose(&self, pool: Pool, key: &Key, service: &ServiceView) -> Result<Vec<IpAddr>, String> {
+        let families: Vec<&str> = match service.spec.ip_families.as_slice() {
+            [] => vec![pool.first_family()],
+            all => all.iter().map(String::as_str).filter(|name| pool.of(name).is_some()).collect(),
+        };
+        if families.is_empty() {
+            return Err(format!("{pool} has no addresses of {}", service.spec.ip_families.join(" or ")));
         }
         let cache = self.services.cache();
         let assigned = self.assigned.lock();
         let shown =
-            cache.entries().filter(|e| e.key() != *key && e.view.wants_balancer()).filter_map(|e| e.view.address());
-        let others = assigned.iter().filter(|(other, _)| *other != key).map(|(_, address)| *address);
-        let used: BTreeSet<Ipv4Addr> = shown.chain(others).collect();
-        let is_free = |address: &Ipv4Addr| pool.contains(*address) && !used.contains(address);
-        if !service.spec.load_balancer_ip.is_empty() {
-            let named = &service.spec.load_balancer_ip;
-            let address = named.parse().ok().filter(is_free);
-            return address.ok_or_else(|| format!("the address {named} is not free in {pool}"));
-        }
-        let own = assigned.get(key).copied().or(service.address()).filter(is_free);
-        own.or_else(|| pool.free(&used)).ok_or_else(|| format!("no address is free in {pool}"))
+            cache.entries().filter(|e| e.key() != *key && e.view.wants_balancer()).flat_map(|e| e.view.addresses());
+        let others = assigned.iter().filter(|(other, _)| *other != key).flat_map(|(_, addresses)| addresses);
+        let used: BTreeSet<IpAddr> = shown.chain(others.copied()).collect();
+        let is_free = |address: &IpAddr| pool.contains(*address) && !used.contains(address);
+        let named = match service.spec.load_balancer_ip.as_str() {
+            "" => None,
+            text => {
+                let address = text.parse().ok().filter(is_free);
+                let address = address.ok_or_else(|| format!("the address {text} is not free in {pool}"))?;
+                if !families.contains(&family(address)) {
+                    return Err(format!("the address {address} is not of a family of the service"));
+                }
+                Some(address)
+            }
+        };
+        let own: Vec<IpAddr> = match assigned.get(key) {
+            Some(addresses) => addresses.clone(),
+            None => service.addresses().collect(),
+        };
+        let choose = |name: &&str| {
+            let of_family = |address: &IpAddr| family(*address) == *name;
+            let kept = || own.iter().copied().filter(of_family).find(is_free);
+            let range = pool.of(name).ok_or_else(|| format!("{pool} has no addresses of {name}"))?;
+            let chosen = named.filter(of_family).or_else(kept).or_else(|| range.free(&used));
+            chosen.ok_or_else(|| format!("no address is free in {range}"))
+        };
+        families.iter().map(choose).collect()
     }
 
     async fn patch(&self, key: &Key, patch: Value) -> Result<(), Error> {
@@ -160,7 +182,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Removes the address of a service that has none any more.
+    /// Removes the addresses of a service that has none any more.
     async fn clean_up(&self, key: &Key, service: &Entry<ServiceView>) -> Result<(), Error> {
         if !has_finalizer(service) {
             return Ok(());
@@ -186,8 +208,8 @@ impl Reconcile for Controller {
         }
         let Some(pool) = self.pool.filter(|_| service.view.wants_balancer()) else { return Ok(Outcome::Done) };
         let about = || Regarding::from_meta("v1", "Service", &service.meta);
-        let address = match self.choose(pool, &key, &service.view) {
-            Ok(address) => address,
+        let addresses = match self.choose(pool, &key, &service.view) {
+            Ok(addresses) => addresses,
             Err(why) => {
                 self.waiting.lock().insert(key);
                 let message = format!("failed to ensure load balancer: {why}");
@@ -200,16 +222,20 @@ impl Reconcile for Controller {
             }
         };
         self.waiting.lock().remove(&key);
-        let ingress = ServiceView::ingress(address);
+        let ingress = ServiceView::ingress(&addresses);
         if service.view.status.load_balancer.ingress == ingress && has_finalizer(&service) {
             self.assigned.lock().remove(&key);
             return Ok(Outcome::Done);
         }
         self.recorder.normal(about(), "EnsuringLoadBalancer", "Ensuring load balancer");
-        self.assigned.lock().insert(key.clone(), address);
+        let gives_back = service.view.addresses().any(|address| !addresses.contains(&address));
+        self.assigned.lock().insert(key.clone(), addresses);
         let metadata = json!({"uid": &*service.meta.uid, "finalizers": [FINALIZER]});
         self.patch(&key, json!({"metadata": metadata, "status": {"loadBalancer": {"ingress": ingress}}})).await?;
         self.recorder.normal(about(), "EnsuredLoadBalancer", "Ensured load balancer");
+        if gives_back {
+            self.wake();
+        }
         Ok(Outcome::Done)
     }
 }

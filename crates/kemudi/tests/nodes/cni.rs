@@ -272,12 +272,106 @@ fn connected(n: &Network<'_>) -> Value {
     web
 }
 
+const WEB: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: 'kemudi.local/demo:latest', readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+";
+
+/// The nodes of one machine share the configuration and programs of plugins, and each has the state of its own.
+///
+/// Clauses: K01.cni
+#[test]
+fn plugins_connect_pods_of_nodes_of_one_machine() {
+    let Some(plugins) = reference_plugins() else {
+        println!("skipped: the CNI plugins of Debian (containernetworking-plugins) are not on this machine");
+        return;
+    };
+    let mut m = Machine::new("cnis");
+    let configurations = m.directory.path().join("conf");
+    fs::create_dir_all(&configurations).unwrap();
+    // Unique on the machine, since without a state of their own nodes would share the directory of this name.
+    let name = format!("kemudi-test-{}", std::process::id());
+    let ipam = json!({"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}]});
+    let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": [
+        {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true, "ipam": ipam,
+         "capabilities": {"ipRanges": true}},
+    ]});
+    fs::write(configurations.join("10-pods.conflist"), list.to_string()).unwrap();
+    let (configurations, programs) = (configurations.display().to_string(), plugins.display().to_string());
+    let flags = ["--pod-network", "cni", "--cni-conf-dir", &configurations, "--cni-bin-dir", &programs];
+    let up = [&["up", "--nodes", "2"], &flags[..]].concat();
+    let server = m.start(&up);
+    let names = ["node-1", "node-2"];
+    m.ready(&names);
+    m.apply(WEB);
+    let pods = |m: &Machine| -> Vec<(String, Ipv4Addr, PathBuf)> {
+        let list = m.json(&["pods", "-l", "app=web"]);
+        let items = list["items"].as_array().into_iter().flatten();
+        let ready = items.filter(|p| p["status"]["containerStatuses"][0]["ready"] == true);
+        let mut found: Vec<_> = ready
+            .map(|p| {
+                let node = p["spec"]["nodeName"].as_str().unwrap();
+                let sandbox = format!("{}-0", p["metadata"]["uid"].as_str().unwrap());
+                let namespace = m.data().join("nodes").join(node).join("netns").join(sandbox);
+                let ip = p["status"]["podIP"].as_str().unwrap().parse().unwrap();
+                (p["metadata"]["name"].as_str().unwrap().to_owned(), ip, namespace)
+            })
+            .collect();
+        found.sort_by_key(|(_, ip, _)| *ip);
+        found
+    };
+    let web = m.eventually("a pod on both nodes", || Some(pods(&m)).filter(|p| p.len() == 2));
+    for (number, node) in names.iter().enumerate() {
+        let range = m.json(&["node", node])["spec"]["podCIDR"].as_str().unwrap().parse::<network::Cidr>().unwrap();
+        assert_eq!(web.iter().filter(|(_, ip, _)| range.contains(*ip)).count(), 1, "{node} {number}: {range} {web:?}");
+        let state = m.data().join("nodes").join(node).join("network/plugins/networks").join(&name);
+        let given: Vec<_> = fs::read_dir(&state).unwrap().flatten().map(|e| e.file_name()).collect();
+        assert_eq!(given.iter().filter(|g| g.to_str().unwrap().parse::<Ipv4Addr>().is_ok()).count(), 1, "{given:?}");
+    }
+    assert!(!Path::new("/var/lib/cni/networks").join(&name).exists(), "the machine's own directory is not used");
+    for (from, _, namespace) in &web {
+        for (to, ip, _) in &web {
+            m.eventually(&format!("{from} reaches {to}"), || connects_from(namespace, *ip, 8080).then_some(()));
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    m.eventually("both pods answer at a node port", || {
+        seen.extend(m.get(Ipv4Addr::new(10, 89, 0, 11), 30080, "/hostname"));
+        (seen.len() == 2).then_some(())
+    });
+    // Restarts, and garbage collection with them, take no addresses away.
+    m.kill(server);
+    m.start(&up);
+    m.ready(&names);
+    m.ok(&["delete", "pod", &web[0].0]);
+    let again = m.eventually("another pod", || {
+        Some(pods(&m)).filter(|p| p.len() == 2 && p.iter().all(|(name, ..)| *name != web[0].0))
+    });
+    assert!(again.iter().any(|(name, ip, _)| (name, ip) == (&web[1].0, &web[1].1)), "{again:?}");
+    let purged = m.kemudi(&["down", "--purge"]);
+    assert!(purged.status.success(), "{purged:?}");
+    assert!(purged.stderr.is_empty() || !String::from_utf8_lossy(&purged.stderr).contains("warning"), "{purged:?}");
+    assert_eq!(m.left(), Vec::<String>::new());
+}
+
 #[test]
 fn flags_that_do_not_fit_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for (flags, error) in [
         (&["--cni-conf-dir", "/x"][..], "--cni-conf-dir has no effect without --pod-network cni"),
-        (&["--pod-network", "cni", "--nodes", "2"], "--pod-network cni cannot be used with --nodes"),
         (
             &["--pod-network", "cni", "--container-runtime-endpoint", "unix:///x.sock"],
             "--pod-network cni cannot be used with a container runtime endpoint",

@@ -5,6 +5,7 @@ mod cni;
 mod dual_stack;
 mod egress;
 mod hugepages;
+mod ipv6_alone;
 mod machine;
 mod pressure;
 mod stop_signals;

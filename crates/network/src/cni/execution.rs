@@ -1,19 +1,23 @@
 //! Runs the program of a plugin, with a limit of its time and output.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::Error;
 use super::specification::{Failure, MAX_BYTES};
+use crate::namespace::in_thread;
 
 /// Bytes of the standard error that are read.
 const MAX_STDERR: u64 = 16 << 10;
@@ -23,6 +27,69 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Characters of foreign output in an error.
 const MAX_QUOTED: usize = 512;
 
+/// The directory of the state of plugins, such as the addresses that they gave away.
+const STATE: &str = "/var/lib/cni";
+
+/// Where plugins run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The network namespace of the node; `None` for that of this process.
+    pub namespace: Option<PathBuf>,
+    /// The directory that plugins see as `/var/lib/cni`, for a node that shares its file system with others; `None` for that of the machine.
+    pub state: Option<PathBuf>,
+}
+
+impl Place {
+    /// The file that records that the directory of the machine was missing.
+    fn record(state: &Path) -> PathBuf {
+        state.with_extension("made")
+    }
+
+    /// Creates the directories.
+    fn prepare(&self) -> io::Result<()> {
+        let Some(state) = &self.state else { return Ok(()) };
+        std::fs::create_dir_all(state)?;
+        if !Path::new(STATE).exists() {
+            std::fs::write(Self::record(state), "")?;
+            std::fs::create_dir_all(STATE)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the state, and the directory of the machine if it was made here and is empty.
+    pub fn remove(&self) {
+        let Some(state) = &self.state else { return };
+        if std::fs::remove_file(Self::record(state)).is_ok() {
+            let _ = std::fs::remove_dir(STATE);
+        }
+        let _ = std::fs::remove_dir_all(state);
+    }
+
+    /// Starts a program there. Blocks for a moment.
+    fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        if *self == Self::default() {
+            return command.spawn();
+        }
+        let namespace = self.namespace.as_ref().map(File::open).transpose()?;
+        let runtime = tokio::runtime::Handle::current();
+        // The program inherits the namespaces of the thread that starts it.
+        in_thread(|| {
+            if let Some(namespace) = namespace {
+                setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            }
+            if let Some(state) = &self.state {
+                // A copy of the mounts, which changes with the machine's and not the other way.
+                unshare(CloneFlags::CLONE_NEWNS)?;
+                let none = None::<&str>;
+                mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
+                mount(Some(state), STATE, none, MsFlags::MS_BIND, none)?;
+            }
+            let _entered = runtime.enter();
+            command.spawn()
+        })
+    }
+}
+
 /// A call of a plugin.
 pub struct Call<'a> {
     /// `ADD`, `DEL`, …
@@ -31,6 +98,7 @@ pub struct Call<'a> {
     pub variables: Vec<(&'static str, OsString)>,
     pub configuration: Value,
     pub directories: &'a [PathBuf],
+    pub place: &'a Place,
     pub time_limit: Duration,
 }
 
@@ -95,9 +163,11 @@ async fn execute(program: &Path, call: &Call<'_>) -> io::Result<(bool, String, V
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
+    let place = call.place.clone();
+    supervisor::blocking(move || place.prepare()).await?;
     let mut busy = 0;
     let mut child = loop {
-        match command.spawn() {
+        match call.place.spawn(&mut command) {
             // It is being installed. The time limit of the call ends this, too.
             Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && busy < MAX_BUSY => busy += 1,
             child => break child?,
@@ -189,6 +259,7 @@ mod tests {
                 variables: vec![("CNI_IFNAME", "eth0".into())],
                 configuration: json!({"type": name, "key": "value"}),
                 directories: &directories,
+                place: &Place::default(),
                 time_limit: Duration::from_secs(2),
             };
             run(call).await.map_err(|e| e.to_string().replace(&*self.0.path().to_string_lossy(), "DIR"))

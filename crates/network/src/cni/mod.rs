@@ -11,6 +11,7 @@ mod provider;
 mod records;
 mod specification;
 
+pub use execution::Place;
 pub use plugins::{Bandwidth, Options, PluginAttachment, PluginNetwork, Sandbox};
 pub use provider::{Files, LOOPBACK, PLUGIN, plugin, serve};
 pub use records::has_attachments;

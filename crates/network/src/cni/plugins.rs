@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, RwLock};
 
 use super::Error as CniError;
 use super::configuration::{self, Network, is_identifier};
-use super::execution::{self, Call};
+use super::execution::{self, Call, Place};
 use super::records::{self, Record, Records};
 use super::specification::{Version, addresses, in_version};
 use crate::host_ports::HostPort;
@@ -49,6 +49,8 @@ pub struct Options {
     pub namespace_directory: PathBuf,
     /// The ranges of the addresses of this node's pods, for plugins with the capability `ipRanges`.
     pub ranges: Vec<String>,
+    /// Where plugins run.
+    pub place: Place,
     /// How long a plugin may run.
     pub time_limit: Duration,
 }
@@ -127,6 +129,7 @@ impl PluginNetwork {
                 variables: Vec::new(),
                 configuration: common(&network, plugin),
                 directories: &self.inner.options.program_directories,
+                place: &self.inner.options.place,
                 time_limit: limit,
             };
             execution::run(call).await?;
@@ -235,6 +238,7 @@ impl PluginNetwork {
                 variables: Vec::new(),
                 configuration,
                 directories: &self.inner.options.program_directories,
+                place: &self.inner.options.place,
                 time_limit: STATUS_LIMIT.min(self.inner.options.time_limit),
             };
             if let Err(error) = execution::run(call).await {
@@ -257,6 +261,8 @@ impl PluginNetwork {
         }
         let directory = records::directory(&network.inner.options.state_directory);
         let _ = tokio::fs::remove_dir(directory).await; // files of others stay
+        let place = network.inner.options.place.clone();
+        blocking(move || place.remove()).await;
         Ok(errors)
     }
 }
@@ -397,6 +403,7 @@ impl Inner {
             ],
             configuration,
             directories: &directories,
+            place: &self.options.place,
             time_limit: self.options.time_limit,
         };
         Ok(execution::run(call).await?)

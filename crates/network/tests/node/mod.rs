@@ -101,6 +101,19 @@ impl Node {
         this
     }
 
+    /// The same with IPv6 alone. The node has no other addresses, either.
+    pub fn v6() -> Node {
+        let mut this = Node::dual();
+        this.options.pod_ranges = "fd00:1:0:3::/64".parse().unwrap();
+        this.options.cluster_ranges = "fd00:1::/56".parse().unwrap();
+        this.options.service_ranges = "fd00:96::/112".parse().unwrap();
+        this.options.load_balancer_ranges = Some("fd00:97::/120".parse().unwrap());
+        for end in [&this.node, &this.outside] {
+            this.ip(end, "-4 addr flush dev up0");
+        }
+        this
+    }
+
     pub fn ip(&self, namespace: &Path, args: &str) -> String {
         let net = format!("--net={}", namespace.display());
         run(Command::new("nsenter").arg(net).arg("ip").args(args.split(' ')))

@@ -12,7 +12,7 @@ mod range;
 pub use certificate::Pair;
 pub use discovery::{CaHash, Token, ca_of, check_servers};
 pub use membership::{Identity, Settings, join};
-pub use range::{POD_NETWORK, await_range};
+pub use range::{POD_NETWORK, await_ranges};
 
 /// Why a machine cannot join a cluster.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ pub mod eviction;
 pub mod inline_volume;
 mod limit_range;
 mod namespace;
-mod node;
+pub mod node;
 mod persistent_volume;
 pub mod persistent_volume_claim;
 pub mod pod;

@@ -1,7 +1,7 @@
 //! Node: allocatable resources default to the capacity; taints; immutable pod CIDRs.
 
 use crate::Config;
-use crate::plain::repeat_errors;
+use crate::plain::{Ruled, repeat_errors};
 use crate::pod_template;
 use crate::read::{items, repeats, shown, text};
 use crate::table::Row;
@@ -9,15 +9,33 @@ use kinds::columns::{Cell, condition, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
 use registry::{
-    CreateStrategy, Env, ProxyTarget, Request, Sub, Subresources, TableConvertor, UpdateStrategy, Upstream,
+    Backend, CreateStrategy, Env, ProxyTarget, Request, Resource, Sub, Subresources, TableConvertor, UpdateStrategy,
+    Upstream,
 };
 use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(Node)
 }
 
 pub struct Node;
+
+/// The row of nodes for writes by which the server gives nodes a second range of pod addresses, when their cluster gets its second family.
+/// The API refuses that, as upstream's does.
+pub fn with_growing_ranges(row: &Resource) -> Option<Resource> {
+    let Backend::Stored { resource, version } = &row.backend else { return None };
+    Some(Resource {
+        kind: row.kind.clone(),
+        backend: Backend::Stored { resource: resource.clone(), version: version.clone() },
+        strategy: Arc::new(Ruled::new(|o, errors| Node.validate(o, errors))),
+        bare_items: row.bare_items,
+        reshaped: row.reshaped,
+        empty: OnceLock::new(),
+        converted: Default::default(),
+        lifetime: row.lifetime,
+    })
+}
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 

@@ -100,7 +100,7 @@ impl Plane {
         let options = Options {
             layer: Some(Arc::new(move |t| Arc::new(WithMetrics(t, answers.clone(), fails.clone())))),
             authority: Some(Arc::new(authority)),
-            load_balancers: Some("10.97.0.0/30".parse().unwrap()),
+            load_balancers: Some("10.97.0.0/30,fd00:97::/126".parse().unwrap()),
             ..Options::default()
         };
         Self { plane: ControlPlane::start(cluster, options).await, ca, metrics, conflicts }
