@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use elf::ElfStream;
 use elf::abi::{DT_NEEDED, PT_INTERP};
@@ -41,6 +43,8 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
         // A link costs nothing, but only works on the same file system.
         if fs::hard_link(&real, &target).is_err() {
             fs::copy(source, &target).map_err(Error::io(what()))?;
+            let modified = fs::metadata(source).and_then(|m| m.modified()).map_err(Error::io(what()))?;
+            set_modified(&target, modified).map_err(Error::io(what()))?;
         }
         Ok(())
     };
@@ -55,8 +59,11 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
             put(&interpreter, &interpreter)?;
         }
     }
-    let write =
-        |path: &str, text: &str| -> Result<()> { fs::write(root.join(path), text).map_err(Error::io(path.to_owned())) };
+    // The id of the image depends on the times of files, and nodes write these at different times.
+    let write = |path: &str, text: &str| -> Result<()> {
+        let written = fs::write(root.join(path), text).and_then(|()| set_modified(&root.join(path), UNIX_EPOCH));
+        written.map_err(Error::io(path.to_owned()))
+    };
     for directory in ["bin", "etc", "tmp", "root", "proc", "sys", "dev", "run", "var"] {
         fs::create_dir_all(root.join(directory)).map_err(Error::io(directory.to_owned()))?;
     }
@@ -71,6 +78,10 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
         ..ImageConfig::default()
     };
     writing.adopt_directory(name, &root, config)
+}
+
+fn set_modified(path: &Path, time: SystemTime) -> io::Result<()> {
+    fs::File::options().write(true).open(path)?.set_modified(time)
 }
 
 /// The shared objects that a program needs, under the paths the loader opened for this process. Others that are mapped, such as the
