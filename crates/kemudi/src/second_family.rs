@@ -55,15 +55,18 @@ async fn extend_services(registry: &Registry, cluster: &ClusterNetwork) -> Resul
         );
         return Ok(());
     }
+    set(registry, &request, "cidrs", &texts).await
+}
+
+/// Sets a field of the specification of an object.
+async fn set(registry: &Registry, request: &Request, field: &str, ranges: &[String]) -> Result<(), Status> {
     let change = |old: Option<&Object>, _: &_| {
         let mut new = old.cloned().unwrap_or_default();
-        new.set(&["spec", "cidrs"], json!(texts));
+        new.set(&["spec", field], json!(ranges));
         Ok(Target::object(new))
     };
-    registry
-        .update(&request, &change, &Default::default(), &WriteOptions::by("kube-apiserver"), &AdmitAll)
-        .await
-        .map(drop)
+    let options = WriteOptions::by("kube-apiserver");
+    registry.update(request, &change, &Default::default(), &options, &AdmitAll).await.map(drop)
 }
 
 fn strings(list: Option<&Value>) -> impl Iterator<Item = &str> {
@@ -109,15 +112,7 @@ async fn set_ranges(registry: &Registry, name: &str, ranges: &[Cidr]) -> Result<
     let Some(row) = with_growing_ranges(&request.resource) else { return Ok(()) };
     request.resource = Arc::new(row);
     let texts: Vec<String> = ranges.iter().map(Cidr::to_string).collect();
-    let change = |old: Option<&Object>, _: &_| {
-        let mut new = old.cloned().unwrap_or_default();
-        new.set(&["spec", "podCIDRs"], json!(texts));
-        Ok(Target::object(new))
-    };
-    registry
-        .update(&request, &change, &Default::default(), &WriteOptions::by("kube-apiserver"), &AdmitAll)
-        .await
-        .map(drop)
+    set(registry, &request, "podCIDRs", &texts).await
 }
 
 #[cfg(test)]

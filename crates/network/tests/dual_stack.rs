@@ -264,30 +264,21 @@ async fn policies_hold_for_both_families() {
 /// Packets of IPv6 pass the tunnel, whose own packets are of IPv4.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_two_nodes_reach_each_other_by_ipv6() {
-    let [mut a, mut b] = [Node::dual(), Node::dual()];
-    b.options.pod_ranges = "10.1.4.0/24,fd00:1:0:4::/64".parse().unwrap();
-    let other = b.node.to_str().unwrap().to_owned();
-    a.ip(&a.node, &format!("link add link0 type veth peer name link0 netns {other}"));
-    for (node, address) in [(&mut a, node::ip(192, 168, 78, 1)), (&mut b, node::ip(192, 168, 78, 2))] {
-        node.options.tunnel = Some(address);
-        node.ip(&node.node, "link set link0 addrgenmode none");
-        node.ip(&node.node, &format!("addr add {address}/24 dev link0"));
-        node.ip(&node.node, "link set link0 up");
-    }
+    let addresses = [node::ip(192, 168, 78, 1), node::ip(192, 168, 78, 2)];
+    let [a, b] = Node::pair(Node::dual, "10.1.4.0/24,fd00:1:0:4::/64", addresses);
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
     let second = PodNetwork::open(b.options.clone()).await.unwrap();
     let (client, server) = (first.attach("client").await.unwrap(), second.attach("server").await.unwrap());
     serve(&server.namespace, 80, "server");
-    let peer = |node: &Node| Peer { ranges: node.options.pod_ranges, address: node.options.tunnel.unwrap() };
-    first.set_peers(&[peer(&b)]).await.unwrap();
-    second.set_peers(&[peer(&a)]).await.unwrap();
+    first.set_peers(&[b.peer()]).await.unwrap();
+    second.set_peers(&[a.peer()]).await.unwrap();
     for (to, own) in [(server.address(), client.address()), (v6(&server), v6(&client))] {
         assert_eq!(read_reply(&client.namespace, to, 80).unwrap(), format!("server {own}"));
     }
     assert_eq!(read_reply(&a.node, v6(&server), 80).unwrap(), "server fd00:1:0:3::", "from the node itself");
     // A new process finds the peers, and removes those that are gone.
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
-    first.set_peers(&[peer(&b)]).await.unwrap();
+    first.set_peers(&[b.peer()]).await.unwrap();
     assert_eq!(read_reply(&client.namespace, v6(&server), 80).unwrap(), format!("server {}", v6(&client)));
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
     first.set_peers(&[]).await.unwrap();

@@ -98,25 +98,15 @@ async fn a_node_needs_no_address_of_ipv4() {
 /// The packets of the tunnel are of IPv6.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_two_nodes_reach_each_other() {
-    let [mut a, mut b] = [Node::v6(), Node::v6()];
-    b.options.pod_ranges = "fd00:1:0:4::/64".parse().unwrap();
-    let other = b.node.to_str().unwrap().to_owned();
-    a.ip(&a.node, &format!("link add link0 type veth peer name link0 netns {other}"));
-    for (node, address) in [(&mut a, "fd78::1"), (&mut b, "fd78::2")] {
-        node.options.tunnel = Some(ip(address));
-        node.ip(&node.node, "link set link0 addrgenmode none");
-        node.ip(&node.node, &format!("addr add {address}/64 dev link0 nodad"));
-        node.ip(&node.node, "link set link0 up");
-    }
+    let [a, b] = Node::pair(Node::v6, "fd00:1:0:4::/64", [ip("fd78::1"), ip("fd78::2")]);
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
     let second = PodNetwork::open(b.options.clone()).await.unwrap();
     let (client, server) = (first.attach("client").await.unwrap(), second.attach("server").await.unwrap());
     serve(&server.namespace, 80, "server");
-    let peer = |node: &Node| Peer { ranges: node.options.pod_ranges, address: node.options.tunnel.unwrap() };
     let is_reached = || read_reply(&client.namespace, server.address(), 80);
-    first.set_peers(&[peer(&b)]).await.unwrap();
+    first.set_peers(&[b.peer()]).await.unwrap();
     assert!(is_reached().is_err(), "the other node knows no peer");
-    second.set_peers(&[peer(&a)]).await.unwrap();
+    second.set_peers(&[a.peer()]).await.unwrap();
     assert_eq!(is_reached().unwrap(), format!("server {}", client.address()));
     let mtu = a.ip(&a.node, &format!("-o link show dev kemvx-{}", a.options.id));
     assert!(mtu.contains("mtu 1430"), "{mtu}");
@@ -153,11 +143,11 @@ async fn pods_of_two_nodes_reach_each_other() {
         with("fd00:1:0:5::/64", "ff02::1"),
         with("fd00:1:0:3::/64", "fd78::3"),
     ];
-    first.set_peers(&[&[peer(&b)], &false_ones[..]].concat()).await.unwrap();
+    first.set_peers(&[&[b.peer()], &false_ones[..]].concat()).await.unwrap();
     let routes = a.ip(&a.node, "-6 route");
     assert!(routes.contains("fd00:1:0:4::/64 via fd00:1:0:4::") && !routes.contains("fd00:1:0:5::"), "{routes}");
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
-    first.set_peers(&[peer(&b)]).await.unwrap();
+    first.set_peers(&[b.peer()]).await.unwrap();
     assert_eq!(is_reached().unwrap(), format!("server {}", client.address()));
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
     first.set_peers(&[]).await.unwrap();

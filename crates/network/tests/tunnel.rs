@@ -12,21 +12,7 @@ const B: IpAddr = ip(192, 168, 78, 2);
 
 /// Two nodes on one link, with the ranges 10.1.3.0/24 and 10.1.4.0/24.
 fn pair() -> [Node; 2] {
-    let [mut a, mut b] = [Node::new(), Node::new()];
-    b.options.pod_ranges = "10.1.4.0/24".parse().unwrap();
-    let other = b.node.to_str().unwrap().to_owned();
-    a.ip(&a.node, &format!("link add link0 type veth peer name link0 netns {other}"));
-    for (node, address) in [(&mut a, A), (&mut b, B)] {
-        node.options.tunnel = Some(address);
-        node.ip(&node.node, "link set link0 addrgenmode none");
-        node.ip(&node.node, &format!("addr add {address}/24 dev link0"));
-        node.ip(&node.node, "link set link0 up");
-    }
-    [a, b]
-}
-
-fn peer(node: &Node) -> Peer {
-    Peer { ranges: node.options.pod_ranges, address: node.options.tunnel.unwrap() }
+    Node::pair(Node::new, "10.1.4.0/24", [A, B])
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,9 +23,9 @@ async fn pods_of_two_nodes_reach_each_other() {
     let (client, server) = (first.attach("client").await.unwrap(), second.attach("server").await.unwrap());
     serve(&server.namespace, 80, "server");
     assert!(read_reply(&client.namespace, server.address(), 80).is_err(), "there is no peer yet");
-    first.set_peers(&[peer(&b)]).await.unwrap();
+    first.set_peers(&[b.peer()]).await.unwrap();
     assert!(read_reply(&client.namespace, server.address(), 80).is_err(), "the other node knows no peer");
-    second.set_peers(&[peer(&a)]).await.unwrap();
+    second.set_peers(&[a.peer()]).await.unwrap();
     assert_eq!(read_reply(&client.namespace, server.address(), 80).unwrap(), format!("server {}", client.address()));
     assert_eq!(read_reply(&a.node, server.address(), 80).unwrap(), "server 10.1.3.0", "from the node itself");
 
@@ -67,7 +53,7 @@ async fn pods_of_two_nodes_reach_each_other() {
     // A second process adopts the tunnel, and removes what is no peer any more.
     drop(first);
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
-    first.set_peers(&[peer(&b)]).await.unwrap();
+    first.set_peers(&[b.peer()]).await.unwrap();
     assert_eq!(read_reply(&client.namespace, server.address(), 80).unwrap(), format!("server {}", client.address()));
     drop(first);
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
@@ -87,7 +73,7 @@ async fn only_peers_send_into_the_tunnel() {
     let first = PodNetwork::open(a.options.clone()).await.unwrap();
     let second = PodNetwork::open(b.options.clone()).await.unwrap();
     let pod = first.attach("pod").await.unwrap();
-    second.set_peers(&[peer(&a)]).await.unwrap();
+    second.set_peers(&[a.peer()]).await.unwrap();
     let counted = |chain: &str, rule: usize| {
         let id = &b.options.id;
         let rules = b.nft(&format!("list chain ip kemudi-tunnel-{id} {chain}"));
@@ -125,7 +111,7 @@ async fn only_peers_send_into_the_tunnel() {
 async fn false_peers_are_skipped() {
     let [a, b] = pair();
     let network = PodNetwork::open(a.options.clone()).await.unwrap();
-    let good = peer(&b);
+    let good = b.peer();
     let with = |range: &str, address: &str| Peer { ranges: range.parse().unwrap(), address: address.parse().unwrap() };
     let bad = [
         with("10.1.3.0/24", "192.168.78.3"),

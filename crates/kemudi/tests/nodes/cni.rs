@@ -1,7 +1,7 @@
 //! Pods in the networks of CNI plugins: the reference plugins of Debian, which `./x test` fetches, and one of this test.
 
 use crate::connects_from;
-use crate::machine::{KEMUDI, Machine};
+use crate::machine::{KEMUDI, Machine, WEB, WEB_SERVICE};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::Ipv4Addr;
@@ -168,8 +168,7 @@ fn plugins_connect_pods() {
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && error.contains("are in the network of CNI plugins"), "{error}");
     let n = Network { machine: &m, directory: m.directory.path().join("cni") };
-    let purged = m.kemudi(&["down", "--purge"]);
-    assert!(purged.status.success(), "{purged:?}");
+    m.purge();
     assert_eq!(n.reserved(), Vec::<String>::new());
     // The bridge and the tables are the plugins'.
     let left: Vec<String> = m.left().into_iter().filter(|l| l.contains("kemudi") || l.contains("veth")).collect();
@@ -272,24 +271,6 @@ fn connected(n: &Network<'_>) -> Value {
     web
 }
 
-const WEB: &str = "
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - {name: web, image: 'kemudi.local/demo:latest', readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
-";
-
 /// The nodes of one machine share the configuration and programs of plugins, and each has the state of its own.
 ///
 /// Clauses: K01.cni
@@ -316,7 +297,7 @@ fn plugins_connect_pods_of_nodes_of_one_machine() {
     let server = m.start(&up);
     let names = ["node-1", "node-2"];
     m.ready(&names);
-    m.apply(WEB);
+    m.apply(&format!("{WEB}{WEB_SERVICE}"));
     let pods = |m: &Machine| -> Vec<(String, Ipv4Addr, PathBuf)> {
         let list = m.json(&["pods", "-l", "app=web"]);
         let items = list["items"].as_array().into_iter().flatten();
@@ -361,9 +342,8 @@ fn plugins_connect_pods_of_nodes_of_one_machine() {
         Some(pods(&m)).filter(|p| p.len() == 2 && p.iter().all(|(name, ..)| *name != web[0].0))
     });
     assert!(again.iter().any(|(name, ip, _)| (name, ip) == (&web[1].0, &web[1].1)), "{again:?}");
-    let purged = m.kemudi(&["down", "--purge"]);
-    assert!(purged.status.success(), "{purged:?}");
-    assert!(purged.stderr.is_empty() || !String::from_utf8_lossy(&purged.stderr).contains("warning"), "{purged:?}");
+    let said = m.purge();
+    assert!(!said.contains("warning"), "{said}");
     assert_eq!(m.left(), Vec::<String>::new());
 }
 

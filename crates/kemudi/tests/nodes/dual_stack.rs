@@ -1,6 +1,6 @@
 //! Nodes whose pods and services have addresses of both families. The first one is IPv6.
 
-use crate::machine::{KEMUDI, Machine};
+use crate::machine::{KEMUDI, Machine, WEB};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -20,19 +20,7 @@ const FLAGS: [&str; 9] = [
     "10.89.0.0/24,fd00:10:89::/64",
 ];
 
-const WEB: &str = "
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: web
-        image: kemudi.local/demo:latest
-        readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+const SERVICES: &str = "
 ---
 apiVersion: v1
 kind: Service
@@ -127,7 +115,7 @@ fn nodes_with_both_families() {
 
     m.start(&FLAGS);
     m.ready(&["node-1", "node-2"]);
-    m.apply(WEB);
+    m.apply(&format!("{WEB}{SERVICES}"));
     let pods = m.eventually("a pod on every node", || Some(pods(&m)).filter(|p| p.len() == 2));
     let names: BTreeSet<String> = pods.iter().map(|p| p.name.clone()).collect();
     let node = m.json(&["node", "node-1"]);
@@ -187,8 +175,7 @@ fn nodes_with_both_families() {
             (answer(&pods[0].namespace, address, 8080).is_ok() == reached).then_some(())
         });
     }
-    let down = m.kemudi(&["down", "--purge"]);
-    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    m.purge();
     assert_eq!(m.left(), Vec::<String>::new());
 }
 
@@ -289,8 +276,7 @@ fn second_family(up: &[&str], names: &[&str]) {
     m.start(&both);
     m.ready(names);
     assert_eq!(running(&m, "new", 2), new);
-    let down = m.kemudi(&["down", "--purge"]);
-    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    m.purge();
     assert_eq!(m.left(), Vec::<String>::new());
 }
 
@@ -358,8 +344,7 @@ fn a_node_finds_its_addresses() {
     let log = other.log();
     assert_eq!(log.matches("this machine has no lasting IPv6 address").count(), 1, "{log}");
     for m in [&other, &server] {
-        let down = m.kemudi(&["down", "--purge"]);
-        assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+        m.purge();
         let left: Vec<String> =
             m.left().into_iter().filter(|l| !l.contains("link0") && !l.contains("79:") && !l.contains("79.")).collect();
         assert_eq!(left, Vec::<String>::new());

@@ -49,7 +49,7 @@ fn pods_reach_other_machines_by_the_address_of_theirs() {
         m.eventually("the service account of pods", || m.kubectl(&["get", "serviceaccount", "default"]).ok());
         m.apply(POD);
         assert_eq!(source(&m, &listener), expect, "{flags:?}");
-        assert!(m.kemudi(&["down", "--purge"]).status.success());
+        m.purge();
     }
     m.ip("link del out0");
     assert_eq!(m.left(), Vec::<String>::new());

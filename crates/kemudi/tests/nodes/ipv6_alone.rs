@@ -1,7 +1,7 @@
 //! Clusters whose nodes, pods and services have addresses of IPv6 alone, on machines without IPv4 beyond loopback.
 
 use crate::dual_stack::{answer, pods, resolve, texts};
-use crate::machine::{KEMUDI, Machine};
+use crate::machine::{KEMUDI, Machine, WEB};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Stdio;
@@ -9,20 +9,7 @@ use std::time::Duration;
 
 const RANGES: [&str; 4] = ["--cluster-cidr", "fd00:10:244::/56", "--service-cluster-ip-range", "fd00:10:96::/112"];
 
-const WEB: &str = "
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: web
-        image: kemudi.local/demo:latest
-        ports: [{containerPort: 8080, hostPort: 9090}]
-        readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+const SERVICES: &str = "
 ---
 apiVersion: v1
 kind: Service
@@ -34,6 +21,12 @@ kind: Service
 metadata: {name: headless}
 spec: {clusterIP: None, selector: {app: web}, ports: [{port: 8080}]}
 ";
+
+/// Web servers that are also reached at a port of their node, and their services.
+fn web() -> String {
+    let ports = "ports: [{containerPort: 8080, hostPort: 9090}]\n        readinessProbe";
+    format!("{}{SERVICES}", WEB.replace("readinessProbe", ports))
+}
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -69,7 +62,7 @@ fn three_nodes_with_ipv6_alone() {
     let server = m.start(&up);
     let names = ["node-1", "node-2", "node-3"];
     m.ready(&names);
-    m.apply(WEB);
+    m.apply(&web());
     let web = m.eventually("a pod on every node", || Some(pods(&m)).filter(|p| p.len() == 3));
     let all: BTreeSet<String> = web.iter().map(|p| p.name.clone()).collect();
     assert!(web.iter().all(|p| matches!(p.addresses.as_slice(), [IpAddr::V6(_)])), "one address each");
@@ -160,8 +153,7 @@ fn three_nodes_with_ipv6_alone() {
     for from in &web {
         balanced(&m, &all, "pods went on", 3, &|| answer(&from.namespace, cluster_ip, 80));
     }
-    let down = m.kemudi(&["down", "--purge"]);
-    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    m.purge();
     assert_eq!(m.left(), Vec::<String>::new());
 }
 
@@ -203,7 +195,7 @@ fn a_machine_joins_by_ipv6() {
     other.start(&args);
     server.ready(&["second"]);
     assert_eq!(texts(&server.json(&["node", "second"])["status"]["addresses"], "address"), ["fd79::2", "second"]);
-    server.apply(WEB);
+    server.apply(&web());
     let count = || server.json(&["daemonset", "web"])["status"]["numberReady"].as_u64().filter(|n| *n == 2);
     server.eventually("a pod on both nodes", count);
     let mut seen = BTreeSet::new();
@@ -216,8 +208,7 @@ fn a_machine_joins_by_ipv6() {
         server.eventually("logs are read", || server.kubectl(&["logs", name]).ok());
     }
     for m in [&other, &server] {
-        let down = m.kemudi(&["down", "--purge"]);
-        assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+        m.purge();
         let left: Vec<String> =
             m.left().into_iter().filter(|l| !l.contains("link0") && !l.contains("fd79::")).collect();
         assert_eq!(left, Vec::<String>::new());

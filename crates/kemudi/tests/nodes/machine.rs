@@ -96,6 +96,15 @@ impl Machine {
         process.wait().unwrap();
     }
 
+    /// Removes the cluster, and returns what was said.
+    #[track_caller]
+    pub fn purge(&self) -> String {
+        let output = self.kemudi(&["down", "--purge"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    }
+
     /// Runs `kemudi ARGS --data-dir DIR`.
     pub fn kemudi(&self, args: &[&str]) -> Output {
         self.command(KEMUDI).args(args).arg("--data-dir").arg(self.data()).output().unwrap()
@@ -220,6 +229,31 @@ impl Drop for Machine {
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
+
+/// A web server on every node.
+pub const WEB: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: kemudi.local/demo:latest
+        readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+";
+
+/// Its service, at a port of every node.
+pub const WEB_SERVICE: &str = "
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+";
 
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();

@@ -10,7 +10,7 @@ mod machine;
 mod pressure;
 mod stop_signals;
 
-use machine::{KEMUDI, Machine};
+use machine::{KEMUDI, Machine, WEB, WEB_SERVICE};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -19,24 +19,6 @@ use std::net::Ipv4Addr;
 static MEMORY: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-
-const WEB: &str = "
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - {name: web, image: 'kemudi.local/demo:latest', readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
-";
 
 /// A pod that leaves a node that is cut off, and the secret that it uses.
 const MOVER: &str = "
@@ -201,7 +183,7 @@ fn three_nodes_on_one_machine() {
     assert_eq!(m.left(), Vec::<String>::new(), "a start that is refused leaves nothing");
     let server = m.start(&up);
     m.ready(&NODES);
-    m.apply(WEB);
+    m.apply(&format!("{WEB}{WEB_SERVICE}"));
     m.apply(MOVER);
     let web = m.eventually("a pod on every node", || Some(pods(&m, "web")).filter(|p| p.len() == 3));
     let names: BTreeSet<String> = web.iter().map(|(name, ..)| name.clone()).collect();
@@ -274,8 +256,7 @@ fn three_nodes_on_one_machine() {
     all_answer(&m, &[0, 1, 2], &names);
     assert_eq!(restarts(&m), [0, 0, 1]);
 
-    let down = m.kemudi(&["down", "--purge"]);
-    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    m.purge();
     assert_eq!(m.left(), Vec::<String>::new());
 }
 
@@ -319,7 +300,7 @@ fn a_machine_joins() {
 
     let agent = other.start(&["agent", "--join", url, "--token", token, "--ca-hash", hash, "--node-name", "second"]);
     server.ready(&["second"]);
-    server.apply(WEB);
+    server.apply(&format!("{WEB}{WEB_SERVICE}"));
     let web = server.eventually("a pod on both nodes", || Some(pods(&server, "web")).filter(|p| p.len() == 2));
     let want: BTreeSet<String> = web.iter().map(|(name, ..)| name.clone()).collect();
     let mut seen = BTreeSet::new();
@@ -336,8 +317,7 @@ fn a_machine_joins() {
     server.eventually("the agent is back", || server.kubectl(&["logs", &there]).ok());
     assert_eq!(pods(&server, "web"), web);
     for m in [&other, &server] {
-        let down = m.kemudi(&["down", "--purge"]);
-        assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+        m.purge();
         let left: Vec<String> =
             m.left().into_iter().filter(|l| !l.contains("link0") && !l.contains("192.168.79.")).collect();
         assert_eq!(left, Vec::<String>::new());

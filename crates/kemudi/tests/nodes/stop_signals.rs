@@ -59,5 +59,5 @@ fn containers_end_by_their_own_signal() {
     assert_eq!(m.json(&["pod", "kept"])["spec"]["containers"][0]["lifecycle"]["stopSignal"], "SIGUSR1");
     m.ok(&["delete", "pod", "kept", "dropped"]);
     assert_eq!((noted("kept").as_str(), noted("dropped").as_str()), ("kept usr1\n", "dropped term\n"));
-    assert!(m.kemudi(&["down", "--purge"]).status.success());
+    m.purge();
 }

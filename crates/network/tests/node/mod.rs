@@ -114,6 +114,27 @@ impl Node {
         this
     }
 
+    /// Two nodes of a kind on one link, whose ends of the tunnel have these addresses. The second one has other ranges of pods.
+    pub fn pair(make: fn() -> Node, second_ranges: &str, addresses: [IpAddr; 2]) -> [Node; 2] {
+        let mut nodes = [make(), make()];
+        nodes[1].options.pod_ranges = second_ranges.parse().unwrap();
+        let [a, b] = &nodes;
+        a.ip(&a.node, &format!("link add link0 type veth peer name link0 netns {}", b.node.display()));
+        for (node, address) in nodes.iter_mut().zip(addresses) {
+            node.options.tunnel = Some(address);
+            let of_family = if address.is_ipv4() { "24 dev link0" } else { "64 dev link0 nodad" };
+            node.ip(&node.node, "link set link0 addrgenmode none");
+            node.ip(&node.node, &format!("addr add {address}/{of_family}"));
+            node.ip(&node.node, "link set link0 up");
+        }
+        nodes
+    }
+
+    /// What other nodes know of this one.
+    pub fn peer(&self) -> Peer {
+        Peer { ranges: self.options.pod_ranges, address: self.options.tunnel.unwrap() }
+    }
+
     pub fn ip(&self, namespace: &Path, args: &str) -> String {
         let net = format!("--net={}", namespace.display());
         run(Command::new("nsenter").arg(net).arg("ip").args(args.split(' ')))

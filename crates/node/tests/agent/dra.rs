@@ -157,15 +157,20 @@ async fn event(m: &Machine, pod: &str, message: &str) {
     }
 }
 
+/// Writes what a container gets with the device, as drivers do.
+fn describe_gpu(root: &Path) {
+    std::fs::create_dir_all(root.join("cdi")).unwrap();
+    let cdi = json!({"cdiVersion": "0.6.0", "kind": "example.com/gpu", "devices": [{"name": "0", "containerEdits":
+        {"env": ["GPU=0"], "deviceNodes": [{"path": "/dev/gpu", "hostPath": "/dev/zero"}]}}]});
+    std::fs::write(root.join("cdi/gpu.json"), cdi.to_string()).unwrap();
+}
+
 /// Clauses: R06.dra-drivers
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_prepares_the_claims_of_pods() {
     let mut m = Machine::new().await;
     let root = m.directory.path().to_owned();
-    std::fs::create_dir_all(root.join("cdi")).unwrap();
-    let cdi = json!({"cdiVersion": "0.6.0", "kind": "example.com/gpu", "devices": [{"name": "0", "containerEdits":
-        {"env": ["GPU=0"], "deviceNodes": [{"path": "/dev/gpu", "hostPath": "/dev/zero"}]}}]});
-    std::fs::write(root.join("cdi/gpu.json"), cdi.to_string()).unwrap();
+    describe_gpu(&root);
 
     // The pod waits for the driver.
     let first = uid(&m.pod("first", spec(json!({"name": "gpu", "resourceClaimName": "shared"}))));
@@ -233,10 +238,7 @@ async fn a_driver_prepares_the_claims_of_pods() {
 async fn pods_show_the_health_of_their_devices() {
     let mut m = Machine::new().await;
     let root = m.directory.path().to_owned();
-    std::fs::create_dir_all(root.join("cdi")).unwrap();
-    let cdi = json!({"cdiVersion": "0.6.0", "kind": "example.com/gpu", "devices": [{"name": "0", "containerEdits":
-        {"env": ["GPU=0"], "deviceNodes": [{"path": "/dev/gpu", "hostPath": "/dev/zero"}]}}]});
-    std::fs::write(root.join("cdi/gpu.json"), cdi.to_string()).unwrap();
+    describe_gpu(&root);
     // Those of another driver affect nobody.
     std::fs::write(root.join("cdi/broken.json"), "{").unwrap();
     let driver = Driver::start(&root);
