@@ -31,7 +31,7 @@ const DOMAIN: &str = "cluster.local";
 const DNS_PORT: u16 = 53;
 
 /// A port of the node's own, not of a pod or service.
-fn own_port(address: Option<IpAddr>, protocol: Protocol, port: u16) -> HostPort {
+pub fn own_port(address: Option<IpAddr>, protocol: Protocol, port: u16) -> HostPort {
     HostPort { address, protocol, port, target: port }
 }
 /// The configuration of image registries, in the data directory.
@@ -94,6 +94,8 @@ pub struct Config {
     /// The addresses of this node's pods.
     pub pod_ranges: Ranges,
     pub cluster: ClusterNetwork,
+    /// Where other machines, or other parts of this one, serve the API to this node.
+    pub servers: Vec<SocketAddr>,
     /// The port of the API server on this machine, if there is one.
     pub api_port: Option<u16>,
 }
@@ -286,9 +288,11 @@ pub async fn start(
     // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
+    let of_proxy = [config.proxy.proxy_healthz_port, config.proxy.proxy_metrics_port];
+    let served = [listens.port()].into_iter().chain(of_proxy.into_iter().filter(|port| *port != 0));
     let own_ports: Vec<HostPort> = api_port
         .into_iter()
-        .chain([own_port(None, Protocol::Tcp, listens.port())])
+        .chain(served.map(|port| own_port(None, Protocol::Tcp, port)))
         .chain(gateways.iter().flat_map(|gateway| {
             [Protocol::Tcp, Protocol::Udp].map(|protocol| own_port(Some(*gateway), protocol, DNS_PORT))
         }))
@@ -369,7 +373,10 @@ pub async fn start(
         shutdown: environment.shutdown.clone(),
     };
     node.on(runtime).spawn("directory-provisioner", OnEnd::Restart, move || node::run_provisioner(provisioner.clone()));
-    let rules = Arc::new(ServiceRules::open(config.services(own_ports))?);
+    // No service receives what the node sends to the API server, whatever addresses that has.
+    let servers = config.servers.iter().map(|server| own_port(Some(server.ip()), Protocol::Tcp, server.port()));
+    let exempt = own_ports.into_iter().chain(servers).collect();
+    let rules = Arc::new(ServiceRules::open(config.services(exempt))?);
     let (shared, name, shutdown) =
         (environment.informers.clone(), config.node_name.clone(), environment.shutdown.clone());
     let status = config.proxy.status(config.cluster.services, environment.clock.clone());
@@ -493,6 +500,7 @@ fn recorded(data_dir: &Path) -> Config {
         pod_egress: false,
         pod_ranges: cluster.first(),
         cluster,
+        servers: Vec::new(),
         api_port: None,
     }
 }

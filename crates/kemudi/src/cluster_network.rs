@@ -20,7 +20,7 @@ const LOAD_BALANCER_FIELD: &str = "loadBalancerCIDR";
 /// The default ranges of load balancers.
 const LOAD_BALANCERS: [&str; 2] = ["10.97.0.0/24", "fd00:10:97::/112"];
 /// The default ranges of the nodes of one machine.
-const NODES: [&str; 2] = ["10.89.0.0/24", "fd00:10:89::/64"];
+const NODES: [&str; 2] = ["10.89.0.0/24", "fd00:10:89::/120"];
 
 /// Those of two constant ranges that are of these families, in their order.
 fn defaults(texts: [&str; 2], families: impl Iterator<Item = Family>) -> Vec<Cidr> {
@@ -444,7 +444,7 @@ mod tests {
             let error = check(&with(pods, services, v6), &two).unwrap_err().to_string();
             assert!(error.starts_with(flag), "{error}");
         }
-        assert_eq!(two.node_network().to_string(), "10.89.0.0/24,fd00:10:89::/64");
-        assert_eq!(with("fd00::/56", "fd01::/112", None).node_network().to_string(), "fd00:10:89::/64");
+        assert_eq!(two.node_network().to_string(), "10.89.0.0/24,fd00:10:89::/120");
+        assert_eq!(with("fd00::/56", "fd01::/112", None).node_network().to_string(), "fd00:10:89::/120");
     }
 }

@@ -160,6 +160,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     };
     ranges.record(&options.data_dir).map_err(directory)?;
     let config = agent::Config {
+        servers: options.join.iter().flat_map(|server| targets(server).unwrap_or_default()).collect(),
         api_port: None,
         data_dir: options.data_dir.clone(),
         sysctls,
@@ -387,14 +388,21 @@ const ELSEWHERE: [(IpAddr, u16); 2] =
 
 /// The address of this machine that a server sees: that of the route to it. Sends nothing.
 fn address_towards(server: &str, family: Family) -> std::io::Result<IpAddr> {
+    let target = targets(server)?.into_iter().find(|target| Family::of(target.ip()) == family);
+    source_of(target.ok_or_else(|| invalid(format!("it has no {family} address")))?)
+}
+
+/// The addresses and ports of a server by its URL. Asks DNS for its name.
+fn targets(server: &str) -> std::io::Result<Vec<SocketAddr>> {
     use std::net::ToSocketAddrs;
-    let invalid = |why: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
     let uri: http::Uri = server.parse().map_err(|_| invalid("it is no URL".into()))?;
     let host = uri.host().ok_or_else(|| invalid("the URL has no host".into()))?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let mut targets = (host, uri.port_u16().unwrap_or(443)).to_socket_addrs()?;
-    let target = targets.find(|target| Family::of(target.ip()) == family);
-    source_of(target.ok_or_else(|| invalid(format!("it has no {family} address")))?)
+    Ok((host, uri.port_u16().unwrap_or(443)).to_socket_addrs()?.collect())
+}
+
+fn invalid(why: String) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, why)
 }
 
 /// The address with which this machine sends to a target.

@@ -9,7 +9,7 @@ use crate::options::{KubeletOptions, NodeOptions};
 use crate::token;
 use client::Informers;
 use meta::Clock;
-use network::{Cidr, Egress, Family, NodeBridge, Ranges, ServiceOptions, ServiceRules, namespace};
+use network::{Cidr, Egress, Family, NodeBridge, Protocol, Ranges, ServiceOptions, ServiceRules, namespace};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -166,7 +166,11 @@ impl Machine {
                 async move { on.bridge.set_peers(&peers).await }
             })
         });
-        let rules = Arc::new(ServiceRules::open(service_options(&self.data_dir, &self.cluster))?);
+        let served =
+            shared.bridge.gateways().iter().map(|gateway| agent::own_port(Some(*gateway), Protocol::Tcp, port));
+        let mut options = service_options(&self.data_dir, &self.cluster);
+        options.own_ports = served.collect();
+        let rules = Arc::new(ServiceRules::open(options)?);
         let (informers, until) = (informers.clone(), parts.shutdown.clone());
         component.spawn("service-proxy", OnEnd::Restart, move || {
             proxy::run(proxy::Options {

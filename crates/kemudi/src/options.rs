@@ -104,7 +104,7 @@ pub struct NodeOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100), conflicts_with_all = ["disable_agent", "node_name", "node_ip", "kubelet_port", "kubelet_address"])]
     pub nodes: Option<u32>,
     /// Range of the addresses of such nodes, or an IPv4 and an IPv6 range separated by a comma. Default: 10.89.0.0/24 and
-    /// fd00:10:89::/64, for the families of --cluster-cidr.
+    /// fd00:10:89::/120, for the families of --cluster-cidr.
     #[arg(long, value_name = "CIDR[,CIDR]", requires = "nodes")]
     pub node_network: Option<Ranges>,
     /// Whether pods reach addresses outside of the cluster, by the address of this machine. This enables forwarding of packets between

@@ -354,6 +354,7 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::Node(o) => {
             let listener = listen_for_kubelet(&configuration).await?;
             let node = agent::Config {
+                servers: Vec::new(),
                 api_port: Some(api_port),
                 data_dir: options.data_dir.clone(),
                 sysctls,

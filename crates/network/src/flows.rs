@@ -124,6 +124,7 @@ fn script(family: Family, table: &str, bridge: &str, max: u32) -> String {
          flush chain {ip} {table} from-pods\n\
          {rules}\
          add rule {ip} {table} from-pods iifname != {bridge:?} accept\n\
+         add rule {ip} {table} from-pods ct state invalid counter drop\n\
          add rule {ip} {table} from-pods ct state != new accept\n\
          add rule {ip} {table} from-pods meta l4proto {{ tcp, udp, udplite, sctp, dccp }} \
            jhash {ip} daddr . th sport . th dport mod {LISTS} seed 0x6b656d75 vmap {{ {verdicts} }}\n\
@@ -145,5 +146,8 @@ mod tests {
         assert_eq!([1 << 30, 4 << 30, 24 << 30].map(desired_max), [262_144, 524_288, 1_048_576]);
         let rules = script(Family::V4, "t", "b", 262_144);
         assert_eq!(rules.matches("ct count over 64 }").count(), LISTS as usize);
+        // What belongs to no connection is not let in uncounted.
+        let place = |text: &str| rules.find(text);
+        assert!(place("ct state invalid counter drop") < place("ct state != new accept"), "{rules}");
     }
 }

@@ -103,6 +103,10 @@ pub(crate) async fn forward_ipv6(namespace: Option<&Path>) -> Result<()> {
         let mut settings = Settings::new();
         for device in std::fs::read_dir(&conf)?.flatten().map(|entry| entry.file_name()) {
             let device = device.to_string_lossy();
+            // Not for devices that come later: whoever is behind a new bridge could become the node's router.
+            if device == "all" || device == "default" {
+                continue;
+            }
             let value = |name: &str| read(conf.join(&*device).join(name));
             if value("accept_ra") == "1" && value("forwarding") == "0" {
                 settings.push((format!("ipv6/conf/{device}/accept_ra"), "2".into()));

@@ -85,11 +85,17 @@ pub(crate) fn distinct(peers: &[Peer], check: impl Fn(&Peer) -> Result<(), &'sta
     let mut accepted: BTreeMap<Cidr, Hop> = BTreeMap::new();
     for peer in peers {
         let overlaps = |other: &Cidr| peer.ranges.iter().any(|range| range.overlaps(other));
-        let free =
-            if accepted.keys().any(overlaps) { Err("its pod range overlaps that of an older node") } else { Ok(()) };
+        let hop = Hop { address: peer.address, hardware: hardware(peer.ranges) };
+        let free = if accepted.keys().any(overlaps) {
+            Err("its pod range overlaps that of an older node")
+        } else if accepted.values().any(|other| other.hardware == hop.hardware) {
+            // Hardware addresses are made from ranges, and a node chooses its own.
+            Err("its hardware address is that of an older node")
+        } else {
+            Ok(())
+        };
         match check(peer).and(free) {
             Ok(()) => {
-                let hop = Hop { address: peer.address, hardware: hardware(peer.ranges) };
                 accepted.extend(peer.ranges.iter().map(|range| (range, hop)));
             }
             Err(why) => tracing::warn!(?peer, why, "no pod network with this node"),
@@ -185,6 +191,9 @@ impl Tunnel {
             if self.own.iter().any(|own| own.overlaps(&range)) {
                 return Err("its pod range overlaps that of this node");
             }
+        }
+        if hardware(peer.ranges) == hardware(self.own) {
+            return Err("its hardware address is that of this node");
         }
         if Family::of(address) != self.family || peer.ranges.of(self.family).is_none() {
             return Err("it has no address, or no pod range, of the family of the tunnels between nodes");

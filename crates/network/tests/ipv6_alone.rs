@@ -19,7 +19,11 @@ fn ip(text: &str) -> IpAddr {
 async fn a_node_needs_no_address_of_ipv4() {
     let node = Node::v6();
     namespace::run_in(Some(&node.node), || std::fs::write("/proc/sys/net/ipv4/ip_forward", "0")).unwrap();
+    let learns = || std::fs::read_to_string("/proc/sys/net/ipv6/conf/default/accept_ra");
+    let learns = || namespace::run_in(Some(&node.node), learns).unwrap();
+    let before = learns();
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
+    assert_eq!(learns(), before, "devices that come later learn no routes because this node forwards");
     let [a, b] = [network.attach("a").await, network.attach("b").await].map(Result::unwrap);
     assert_eq!((a.address(), b.addresses.as_slice()), (ip("fd00:1:0:3::2"), [ip("fd00:1:0:3::3")].as_slice()));
     serve(&b.namespace, 80, "b");
@@ -142,6 +146,9 @@ async fn pods_of_two_nodes_reach_each_other() {
         with("fd00:1:0:5::/64", "fd00:1:0:4::9"),
         with("fd00:1:0:5::/64", "ff02::1"),
         with("fd00:1:0:3::/64", "fd78::3"),
+        // Ranges whose hardware address is that of another node, or of this one.
+        with("fd00:1:0:5::100:0/128", "fd78::3"),
+        with("fd00:1:0:5::600:0/128", "fd78::3"),
     ];
     first.set_peers(&[&[b.peer()], &false_ones[..]].concat()).await.unwrap();
     let routes = a.ip(&a.node, "-6 route");

@@ -168,6 +168,7 @@ async fn follow(options: Options) {
             // The rest is applied together with newer changes. The pause gives other users of the kernel as much time, since
             // namespaces may change all the time.
             Ok(Ok(Progress::Partial)) => {
+                status.iter().for_each(|s| s.advanced());
                 let pause = if is_synced { started.elapsed().min(AGAIN) } else { Duration::ZERO };
                 if options.shutdown.race(tokio::time::sleep(pause)).await.is_none() {
                     return;

@@ -36,6 +36,10 @@ spec: {clusterIP: None, ipFamilyPolicy: RequireDualStack, selector: {app: web}, 
 const POLICY: &str = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web}, spec: {podSelector: {matchLabels: {app: web}}, \
     ingress: [{from: [{ipBlock: {cidr: 'fd00:10:244::/56'}}]}]}}";
 
+/// Takes what the nodes send to the API server, whose address of this family is not in the slice of its service.
+const THIEF: &str = "{apiVersion: v1, kind: Service, metadata: {name: thief}, spec: {ipFamilies: [IPv4], selector: {app: web}, externalIPs: [10.89.0.1], \
+    ports: [{name: api, port: 6443, targetPort: 8080}, {name: other, port: 6444, targetPort: 8080}]}}";
+
 pub struct Pod {
     pub name: String,
     pub namespace: PathBuf,
@@ -126,6 +130,12 @@ fn nodes_with_both_families() {
     let cluster_ips = service["spec"]["clusterIPs"].as_array().unwrap();
     let cluster_ips: Vec<IpAddr> = cluster_ips.iter().map(|v| v.as_str().unwrap().parse().unwrap()).collect();
     assert!(cluster_ips[0].is_ipv6() && cluster_ips[1].is_ipv4(), "{service}");
+    m.apply(THIEF);
+    let api: IpAddr = "10.89.0.1".parse().unwrap();
+    let stolen = |port| answer(&pods[0].namespace, api, port).is_ok_and(|name| names.contains(&name));
+    m.eventually("the rules of the service", || stolen(6444).then_some(()));
+    assert!(!stolen(6443), "no service has the address and port of the API server");
+    m.ok(&["delete", "service", "thief"]);
     let range = m.json(&["servicecidr", "kubernetes"]);
     assert_eq!(range["spec"]["cidrs"], serde_json::json!(["fd00:10:96::/112", "10.96.0.0/16"]));
 

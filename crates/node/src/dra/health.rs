@@ -28,6 +28,8 @@ const MAX_DEVICES: usize = 64 << 10;
 const MAX_NAME: usize = 253;
 /// The time that a driver has to begin its stream.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// The pause after each report. A driver in a hurry waits: each report may change the status of every pod.
+const PACE: Duration = Duration::from_secs(1);
 /// The pause after a stream has ended, as upstream.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -153,6 +155,8 @@ async fn read(dra: &Weak<Dra>, driver: &str, socket: &Path, connection: &Connect
             report = reports.next() => {
                 let (Some(report), Some(dra)) = (report?, dra.upgrade()) else { return Ok(()) };
                 dra.change_health(driver, socket, |devices| devices.update(report.devices, Instant::now()));
+                drop(dra);
+                tokio::time::sleep(PACE).await;
             }
             () = expiry => {}
         }
@@ -173,9 +177,7 @@ impl Dra {
             let known = state.drivers.get_mut(driver)?.iter_mut().find(|d| d.socket == socket)?;
             let changed = change(&mut known.health);
             let next = known.health.next();
-            let is_changed = |d: &Prepared| {
-                d.driver == driver && changed.iter().any(|(pool, device)| *pool == d.pool && *device == d.device)
-            };
+            let is_changed = |d: &Prepared| d.driver == driver && changed.contains(&(d.pool.clone(), d.device.clone()));
             let users = state.claims.values().filter(|c| !changed.is_empty() && c.devices.iter().any(is_changed));
             (users.flat_map(|c| c.pods.iter().cloned()).collect::<BTreeSet<String>>(), next)
         };

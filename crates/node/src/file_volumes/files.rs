@@ -10,6 +10,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{Whence, lseek};
+use parking_lot::Mutex;
 use runtime::beneath::make_private;
 
 use super::error::{Error, failed};
@@ -62,8 +63,38 @@ pub(super) fn check_size(root: &Path, size: u64) -> Result<(), Error> {
     if size <= disk { Ok(()) } else { Err(Error::TooLarge { size, disk }) }
 }
 
+/// What is being written to the disk of the volumes and not counted by the file system yet.
+#[derive(Debug, Default)]
+pub(super) struct Allocation(Mutex<u64>);
+
+/// Bytes of an [`Allocation`], until it is dropped.
+pub(super) struct Promise<'a>(&'a Allocation, u64);
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        let mut promised = self.0.0.lock();
+        *promised = promised.saturating_sub(self.1);
+    }
+}
+
+impl Allocation {
+    /// Keeps so many bytes for what will be written. Errors if they do not fit beside what the other users of the disk need for a while.
+    pub fn promise(&self, file: &File, needed: u64) -> Result<Promise<'_>, Error> {
+        let mut promised = self.0.lock();
+        check_free(file, needed.saturating_add(*promised))?;
+        *promised = promised.saturating_add(needed);
+        Ok(Promise(self, needed))
+    }
+
+    /// Makes a file larger. `is_preallocated`: and reserves its bytes, if they fit.
+    pub fn set_size(&self, file: &File, from: u64, size: u64, is_preallocated: bool) -> Result<(), Error> {
+        let _promise = if is_preallocated { Some(self.promise(file, size - from)?) } else { None };
+        set_size(file, from, size, is_preallocated).map_err(failed("setting the size of a volume"))
+    }
+}
+
 /// Errors if so many bytes do not fit beside what the other users of the disk need for a while.
-pub(super) fn check_free(file: &File, needed: u64) -> Result<(), Error> {
+fn check_free(file: &File, needed: u64) -> Result<(), Error> {
     let disk = nix::sys::statvfs::fstatvfs(file).map_err(|e| failed("reading the free space")(e.into()))?;
     let unit = disk.fragment_size();
     let reserve = disk.blocks().saturating_mul(unit) / RESERVE;
@@ -71,7 +102,7 @@ pub(super) fn check_free(file: &File, needed: u64) -> Result<(), Error> {
     if needed <= free { Ok(()) } else { Err(Error::NoRoom { needed, free }) }
 }
 
-pub(super) fn set_size(file: &File, from: u64, size: u64, is_preallocated: bool) -> io::Result<()> {
+fn set_size(file: &File, from: u64, size: u64, is_preallocated: bool) -> io::Result<()> {
     if !is_preallocated {
         return file.set_len(size);
     }
@@ -80,7 +111,13 @@ pub(super) fn set_size(file: &File, from: u64, size: u64, is_preallocated: bool)
 }
 
 /// Creates the file of a volume.
-pub(super) fn create(root: &Path, path: &Path, size: u64, is_preallocated: bool) -> Result<(), Error> {
+pub(super) fn create(
+    root: &Path,
+    path: &Path,
+    size: u64,
+    is_preallocated: bool,
+    allocation: &Allocation,
+) -> Result<(), Error> {
     make_private(root).map_err(failed(root.display()))?;
     check_size(root, size)?;
     let what = || failed(path.display());
@@ -90,10 +127,7 @@ pub(super) fn create(root: &Path, path: &Path, size: u64, is_preallocated: bool)
     }
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).mode(USED).open(path).map_err(what())?;
-    if is_preallocated {
-        check_free(&file, size)?;
-    }
-    set_size(&file, 0, size, is_preallocated).map_err(what())
+    allocation.set_size(&file, 0, size, is_preallocated)
 }
 
 /// Copies what a file contains. Holes stay holes.

@@ -5,7 +5,7 @@ use runtime::loop_device::LoopDevice;
 use supervisor::blocking;
 
 use super::error::{Error, failed};
-use super::files::{check_size, is_preallocated, open, set_size};
+use super::files::{check_size, is_preallocated, open};
 use super::format::Format;
 use super::programs::run_successfully;
 use super::{FileVolume, FileVolumes};
@@ -22,7 +22,7 @@ impl FileVolumes {
     /// Makes the file of a volume larger. Does nothing if it is as large.
     pub async fn grow_file(&self, name: &str, size: u64) -> Result<(), Error> {
         let _guard = self.lock(name).await;
-        let (root, path) = (self.root.clone(), self.path(name));
+        let (root, path, allocation) = (self.root.clone(), self.path(name), self.allocation.clone());
         blocking(move || {
             let what = || failed(path.display());
             let file = open(&path)?;
@@ -31,7 +31,7 @@ impl FileVolumes {
                 return Ok(());
             }
             check_size(&root, size)?;
-            set_size(&file, meta.len(), size, is_preallocated(&meta)).map_err(what())?;
+            allocation.set_size(&file, meta.len(), size, is_preallocated(&meta))?;
             file.sync_all().map_err(what())
         })
         .await

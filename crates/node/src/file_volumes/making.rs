@@ -11,7 +11,7 @@ use supervisor::blocking;
 
 use super::devices::records;
 use super::error::{Error, failed};
-use super::files::{TEMPORARY, UNFINISHED, check_free, copy_data, create, finish, open};
+use super::files::{TEMPORARY, UNFINISHED, copy_data, create, finish, open};
 use super::format::FileOptions;
 use super::programs::run_successfully;
 use super::{FileVolume, FileVolumes};
@@ -35,8 +35,8 @@ impl FileVolumes {
         }
         let pods = self.pods.clone();
         let made = async {
-            let new = unfinished.clone();
-            blocking(move || create(&root, &new, size, options.is_preallocated)).await?;
+            let (new, allocation) = (unfinished.clone(), self.allocation.clone());
+            blocking(move || create(&root, &new, size, options.is_preallocated, &allocation)).await?;
             if let Some(source) = source {
                 return self.copy(source, &unfinished, &path).await;
             }
@@ -62,13 +62,14 @@ impl FileVolumes {
     async fn copy(&self, source: &FileVolume, unfinished: &Path, path: &Path) -> Result<(), Error> {
         let _guard = self.lock(&source.name).await;
         let (from, to, name) = (self.path(&source.name), unfinished.to_owned(), source.name.clone());
+        let allocation = self.allocation.clone();
         let grows = blocking(move || {
             let (from, to) = (open(&from)?, open(&to)?);
             if LoopDevice::find(&from).map_err(failed("finding the loop device"))?.is_some() {
                 return Err(Error::SourceInUse(name));
             }
             let used = from.metadata().map_err(failed("reading the size"))?.blocks().saturating_mul(512);
-            check_free(&to, used)?;
+            let _promise = allocation.promise(&to, used)?;
             copy_data(&from, &to).map_err(failed("copying the volume"))?;
             let length = |f: &File| f.metadata().map(|m| m.len()).map_err(failed("reading the size"));
             Ok::<_, Error>(length(&to)? > length(&from)?)

@@ -55,6 +55,7 @@ pub struct FileVolumes {
     root: PathBuf,
     /// The directory of pods, with the records of their devices.
     pods: PathBuf,
+    allocation: Arc<files::Allocation>,
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Devices that pods have, open as long as they do.
     held: Mutex<BTreeMap<String, LoopDevice>>,
@@ -79,7 +80,7 @@ pub fn obstacle(format: Format) -> Option<String> {
 
 impl FileVolumes {
     pub fn new(root: PathBuf, pods: PathBuf) -> Self {
-        Self { root, pods, locks: Mutex::default(), held: Mutex::default() }
+        Self { root, pods, allocation: Arc::default(), locks: Mutex::default(), held: Mutex::default() }
     }
 
     /// The path of the file of a volume.

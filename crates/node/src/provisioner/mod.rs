@@ -12,6 +12,7 @@ mod decide;
 mod directories;
 mod grow;
 mod growth;
+mod turns;
 
 pub use decide::PROVISIONER;
 pub use directories::Directories;
@@ -26,7 +27,8 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use turns::Turns;
 
 use crate::file_volumes::{self, FileVolume, FileVolumes, Format};
 
@@ -101,12 +103,9 @@ enum Created {
 
 /// The volumes that are worked on at a time: one that is large, or damaged, delays few others.
 const AT_A_TIME: usize = 8;
-/// When a copy that waits for another one is tried again.
-const COPY_WAIT: Duration = Duration::from_secs(5);
 
 struct Provisioner {
-    /// Copies are made one after the other, since each may take the disk for minutes.
-    copies: Semaphore,
+    copies: Turns,
     options: ProvisionerOptions,
     directories: Directories,
     claims: Informer<()>,
@@ -143,7 +142,7 @@ pub async fn run(options: ProvisionerOptions) {
     }
     let source = Source::Core { component: PROVISIONER.into(), host: options.node_name.clone() };
     let provisioner = Arc::new(Provisioner {
-        copies: Semaphore::new(1),
+        copies: Turns::default(),
         recorder: Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone()),
         directories: Directories::new(options.directory.clone()),
         claims,
@@ -210,7 +209,7 @@ impl Provisioner {
                 self.recorder.normal(about, "ProvisioningSucceeded", format!("Successfully provisioned volume {name}"));
             }
             Ok(Created::Known) => {}
-            Ok(Created::Later) => return Ok(Outcome::After(COPY_WAIT)),
+            Ok(Created::Later) => return Ok(Outcome::After(turns::WAIT)),
             Err(e) => {
                 let why = format!("failed to provision volume with StorageClass \"{class}\": {e}");
                 self.recorder.warning(about, "ProvisioningFailed", why);
@@ -238,8 +237,9 @@ impl Provisioner {
             Medium::File(options) => {
                 let size = options.format.size(decide::requested(claim));
                 let source = self.source(claim, (options.format, size)).await?;
-                let turn = source.as_ref().map(|_| self.copies.try_acquire());
-                if matches!(turn, Some(Err(_))) {
+                let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+                let turn = source.as_ref().map(|_| self.copies.take(namespace, Instant::now()));
+                if matches!(turn, Some(None)) {
                     return Ok(Created::Later);
                 }
                 self.options.files.make(name, size, options, source.as_ref()).await?;
