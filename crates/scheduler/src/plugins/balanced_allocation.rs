@@ -1,9 +1,9 @@
 //! Prefers nodes whose resources the pod brings into balance.
 
 use crate::cluster::{Cluster, Node};
-use crate::devices::Devices;
 use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
-use crate::plugins::node_resources_fit::amounts;
+use crate::plugins::Reservations;
+use crate::plugins::node_resources_fit::Provided;
 use crate::pod::Pod;
 use crate::resources::Resources;
 
@@ -12,21 +12,22 @@ const MOST: usize = 16;
 
 pub struct BalancedAllocation {
     resources: Vec<Box<str>>,
+    reservations: Reservations,
 }
 
 impl BalancedAllocation {
     /// A plugin that balances the first [`MOST`] of these resources; CPU and memory if there are none.
-    pub fn new(resources: &[Box<str>]) -> Self {
+    pub fn new(resources: &[Box<str>], reservations: Reservations) -> Self {
         let default = || vec!["cpu".into(), "memory".into()];
         let all = if resources.is_empty() { default() } else { resources.to_vec() };
-        Self { resources: all.into_iter().take(MOST).collect() }
+        Self { resources: all.into_iter().take(MOST).collect(), reservations }
     }
 }
 
 struct Balance<'a> {
     resources: &'a [Box<str>],
     requests: &'a Resources,
-    devices: &'a Devices,
+    provided: Provided<'a>,
 }
 
 impl Plugin for BalancedAllocation {
@@ -40,9 +41,12 @@ impl Plugin for BalancedAllocation {
 
     /// A pod without requests does not affect the balance.
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        let (requests, devices) = (&pod.view.requests, cluster.devices());
+        let requests = &pod.view.requests;
         let any = self.resources.iter().any(|name| requests.get(name) != 0);
-        any.then(|| Box::new(Balance { resources: &self.resources, requests, devices }) as Box<dyn NodeScore>)
+        let provided = || Provided::new(cluster.devices(), &self.reservations);
+        any.then(|| {
+            Box::new(Balance { resources: &self.resources, requests, provided: provided() }) as Box<dyn NodeScore>
+        })
     }
 }
 
@@ -71,7 +75,7 @@ impl NodeScore for Balance<'_> {
             if requested == 0 && is_extended {
                 continue;
             }
-            let (there, used) = amounts(self.devices, name, node, n);
+            let (there, used) = self.provided.amounts(name, node, n);
             if there == 0 {
                 continue;
             }

@@ -1,10 +1,12 @@
 //! Filters nodes without enough resources for a pod's requests, and scores nodes by the share of their resources that is requested.
 
 use crate::allocation;
+use crate::capacity::InUse;
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::Devices;
 use crate::explain::{Change, Shortfall, amount, plural};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
+use crate::plugins::Reservations;
 use crate::pod::Pod;
 use crate::resources::Resources;
 use std::borrow::Cow;
@@ -34,6 +36,8 @@ pub struct NodeResourcesFit {
     pub ignored_groups: Vec<Box<str>>,
     /// Whether the cluster had device classes when a pod was filtered last. Copies share it.
     pub has_device_classes: Arc<AtomicBool>,
+    /// The devices that pods get before their claims show it.
+    pub reservations: Reservations,
 }
 
 impl Default for NodeResourcesFit {
@@ -44,6 +48,7 @@ impl Default for NodeResourcesFit {
             ignored: Vec::new(),
             ignored_groups: Vec::new(),
             has_device_classes: Arc::default(),
+            reservations: Reservations::default(),
         }
     }
 }
@@ -161,8 +166,8 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        let devices = cluster.devices();
-        Some(Box::new(Usage { strategy: &self.strategy, resources: &self.resources, pod, devices }))
+        let provided = Provided::new(cluster.devices(), &self.reservations);
+        Some(Box::new(Usage { strategy: &self.strategy, resources: &self.resources, pod, provided }))
     }
 
     fn reads(&self) -> &'static [Read] {
@@ -213,12 +218,25 @@ pub fn is_provided_by_devices(devices: &Devices, resource: &str, node: &NodeEntr
     node.view.allocatable.extended(resource) == 0 && devices.class_of_resource(resource).is_some()
 }
 
-/// What a node has of a resource, and what its pods request. Of an extended resource that devices provide: devices.
-pub fn amounts(devices: &Devices, resource: &str, node: &Node, entry: &NodeEntry) -> (i64, i64) {
-    let there = entry.view.allocatable.get(resource);
-    match devices.class_of_resource(resource) {
-        Some(class) if there == 0 => allocation::totals(devices, class, entry),
-        _ => (there, node.requested.get(resource)),
+/// The devices that provide extended resources, and those of them that are reserved.
+pub struct Provided<'a> {
+    devices: &'a Devices,
+    reserved: InUse,
+}
+
+impl<'a> Provided<'a> {
+    pub fn new(devices: &'a Devices, reservations: &Reservations) -> Self {
+        let reserved = if devices.has_classes() { reservations.lock().in_use(devices) } else { InUse::default() };
+        Self { devices, reserved }
+    }
+
+    /// What a node has of a resource, and what its pods request. Of an extended resource that devices provide: devices.
+    pub fn amounts(&self, resource: &str, node: &Node, entry: &NodeEntry) -> (i64, i64) {
+        let there = entry.view.allocatable.get(resource);
+        match self.devices.class_of_resource(resource) {
+            Some(class) if there == 0 => allocation::totals(self.devices, &self.reserved, class, entry),
+            _ => (there, node.requested.get(resource)),
+        }
     }
 }
 
@@ -291,7 +309,7 @@ struct Usage<'a> {
     strategy: &'a Strategy,
     resources: &'a [(Box<str>, i64)],
     pod: &'a Pod,
-    devices: &'a Devices,
+    provided: Provided<'a>,
 }
 
 impl Strategy {
@@ -339,7 +357,7 @@ impl NodeScore for Usage<'_> {
                 _ => match self.pod.view.requests.get(name) {
                     0 => continue,
                     requested => {
-                        let (there, used) = amounts(self.devices, name, node, n);
+                        let (there, used) = self.provided.amounts(name, node, n);
                         (there, used, requested)
                     }
                 },
