@@ -5,28 +5,28 @@ use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
 use crate::plugins::Reservations;
 use crate::plugins::node_resources_fit::Provided;
 use crate::pod::Pod;
-use crate::resources::Resources;
+use crate::resources::Resource;
 
 /// The most resources that are balanced.
 const MOST: usize = 16;
 
 pub struct BalancedAllocation {
-    resources: Vec<Box<str>>,
+    resources: Vec<Resource>,
     reservations: Reservations,
 }
 
 impl BalancedAllocation {
     /// A plugin that balances the first [`MOST`] of these resources; CPU and memory if there are none.
     pub fn new(resources: &[Box<str>], reservations: Reservations) -> Self {
-        let default = || vec!["cpu".into(), "memory".into()];
-        let all = if resources.is_empty() { default() } else { resources.to_vec() };
-        Self { resources: all.into_iter().take(MOST).collect(), reservations }
+        let named = || resources.iter().take(MOST).map(|name| Resource::from(&**name)).collect();
+        let all = if resources.is_empty() { vec![Resource::Cpu, Resource::Memory] } else { named() };
+        Self { resources: all, reservations }
     }
 }
 
 struct Balance<'a> {
-    resources: &'a [Box<str>],
-    requests: &'a Resources,
+    /// With what the pod requests of them.
+    resources: Vec<(&'a Resource, i64)>,
     provided: Provided<'a>,
 }
 
@@ -42,11 +42,13 @@ impl Plugin for BalancedAllocation {
     /// A pod without requests does not affect the balance.
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
         let requests = &pod.view.requests;
-        let any = self.resources.iter().any(|name| requests.get(name) != 0);
-        let provided = || Provided::new(cluster.devices(), &self.reservations);
-        any.then(|| {
-            Box::new(Balance { resources: &self.resources, requests, provided: provided() }) as Box<dyn NodeScore>
-        })
+        let counts = |r: &Resource| matches!(r, Resource::Cpu | Resource::Memory | Resource::EphemeralStorage);
+        let all = self.resources.iter().map(|resource| (resource, requests.of(resource)));
+        let resources: Vec<_> = all.filter(|(resource, requested)| *requested != 0 || counts(resource)).collect();
+        if resources.iter().all(|(_, requested)| *requested == 0) {
+            return None;
+        }
+        Some(Box::new(Balance { resources, provided: Provided::new(cluster.devices(), &self.reservations) }))
     }
 }
 
@@ -69,13 +71,8 @@ impl NodeScore for Balance<'_> {
         let Some(n) = &node.entry else { return 0 };
         let (mut with, mut without) = ([0.0; MOST], [0.0; MOST]);
         let mut counted = 0;
-        for name in self.resources {
-            let requested = self.requests.get(name);
-            let is_extended = !matches!(&**name, "cpu" | "memory" | "ephemeral-storage");
-            if requested == 0 && is_extended {
-                continue;
-            }
-            let (there, used) = self.provided.amounts(name, node, n);
+        for (resource, requested) in &self.resources {
+            let (there, used) = self.provided.amounts(resource, node, n);
             if there == 0 {
                 continue;
             }

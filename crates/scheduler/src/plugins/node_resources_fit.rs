@@ -8,7 +8,7 @@ use crate::explain::{Change, Shortfall, amount, plural};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
 use crate::plugins::Reservations;
 use crate::pod::Pod;
-use crate::resources::Resources;
+use crate::resources::{Resource, Resources};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,7 +167,17 @@ impl Plugin for NodeResourcesFit {
 
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
         let provided = Provided::new(cluster.devices(), &self.reservations);
-        Some(Box::new(Usage { strategy: &self.strategy, resources: &self.resources, pod, provided }))
+        let resources = self.resources.iter().filter_map(|(name, weight)| {
+            let resource = Resource::from(&**name);
+            let (requests, counts) = match resource {
+                Resource::Cpu | Resource::Memory => (&pod.view.nonzero, true),
+                Resource::EphemeralStorage => (&pod.view.requests, true),
+                // A pod that requests none of it is not affected.
+                _ => (&pod.view.requests, pod.view.requests.of(&resource) != 0),
+            };
+            counts.then(|| Scored { requested: requests.of(&resource), resource, weight: *weight })
+        });
+        Some(Box::new(Usage { strategy: &self.strategy, resources: resources.collect(), provided }))
     }
 
     fn reads(&self) -> &'static [Read] {
@@ -231,12 +241,14 @@ impl<'a> Provided<'a> {
     }
 
     /// What a node has of a resource, and what its pods request. Of an extended resource that devices provide: devices.
-    pub fn amounts(&self, resource: &str, node: &Node, entry: &NodeEntry) -> (i64, i64) {
-        let there = entry.view.allocatable.get(resource);
-        match self.devices.class_of_resource(resource) {
-            Some(class) if there == 0 => allocation::totals(self.devices, &self.reserved, class, entry),
-            _ => (there, node.requested.get(resource)),
+    pub fn amounts(&self, resource: &Resource, node: &Node, entry: &NodeEntry) -> (i64, i64) {
+        let there = entry.view.allocatable.of(resource);
+        if let (Resource::Extended(name), 0) = (resource, there)
+            && let Some(class) = self.devices.class_of_resource(name)
+        {
+            return allocation::totals(self.devices, &self.reserved, class, entry);
         }
+        (there, node.requested.of(resource))
     }
 }
 
@@ -305,17 +317,27 @@ fn shortfall(i: &Insufficient) -> Shortfall {
     missing
 }
 
+/// A resource that is scored.
+struct Scored {
+    resource: Resource,
+    weight: i64,
+    /// What the pod requests.
+    requested: i64,
+}
+
 struct Usage<'a> {
     strategy: &'a Strategy,
-    resources: &'a [(Box<str>, i64)],
-    pod: &'a Pod,
+    resources: Vec<Scored>,
     provided: Provided<'a>,
 }
 
 impl Strategy {
     /// The score of one resource; none if it does not count.
     fn score(&self, requested: i64, there: i64) -> Option<i64> {
-        let share = |amount: i64| (i128::from(amount) * i128::from(MAX_SCORE) / i128::from(there)) as i64;
+        let share = |amount: i64| match amount.checked_mul(MAX_SCORE) {
+            Some(product) => product / there,
+            None => (i128::from(amount) * i128::from(MAX_SCORE) / i128::from(there)) as i64,
+        };
         match self {
             Self::LeastAllocated => Some(if requested > there { 0 } else { share(there - requested) }),
             Self::MostAllocated => Some(share(requested.min(there))),
@@ -346,26 +368,15 @@ impl NodeScore for Usage<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
         let (mut sum, mut weights) = (0, 0);
-        for (name, weight) in self.resources {
-            let (there, used, requested) = match &**name {
-                "cpu" | "memory" => {
-                    (n.view.allocatable.get(name), node.nonzero.get(name), self.pod.view.nonzero.get(name))
-                }
-                "ephemeral-storage" => {
-                    (n.view.allocatable.get(name), node.requested.get(name), self.pod.view.requests.get(name))
-                }
-                _ => match self.pod.view.requests.get(name) {
-                    0 => continue,
-                    requested => {
-                        let (there, used) = self.provided.amounts(name, node, n);
-                        (there, used, requested)
-                    }
-                },
+        for Scored { resource, weight, requested } in &self.resources {
+            let (there, used) = match resource {
+                Resource::Cpu | Resource::Memory => (n.view.allocatable.of(resource), node.nonzero.of(resource)),
+                _ => self.provided.amounts(resource, node, n),
             };
             if there == 0 {
                 continue;
             }
-            if let Some(score) = self.strategy.score(used.saturating_add(requested), there) {
+            if let Some(score) = self.strategy.score(used.saturating_add(*requested), there) {
                 sum += score * weight;
                 weights += weight;
             }
