@@ -133,7 +133,8 @@ current-context: \"\"\nkind: Config\nusers: null\n"
 
 /// The service of the DNS servers of nodes. Pods use the one of their own node.
 pub async fn dns(registry: &Registry, cluster_ip: IpAddr, servers: &[Endpoint]) -> Result<(), Status> {
-    let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
+    let labels =
+        json!({"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"});
     let ports = json!([{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
         {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53}]);
     let service = json!({"metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},

@@ -96,7 +96,7 @@ impl Agent {
             let capacity = Capacity::read(&machine.data_dir, &machine.configuration).map_err(Error::Capacity)?;
             set_up_cgroups(&machine);
             let managers = Managers::open(&machine.configuration, own_root, &*machine.topology, woken);
-            let users = Users::open(machine.data_dir.join("pods"))?;
+            let users = Users::open(machine.data_dir.join("pods"), &machine.node_name)?;
             Ok::<_, Error>((capacity, users, Arc::new(managers.map_err(Error::Managers)?)))
         })
         .await?;

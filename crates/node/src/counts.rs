@@ -37,6 +37,19 @@ const POD_START: Row = Row::histogram(
     START_SECONDS,
     "Seconds from when the agent saw a pod for the first time until the pod was running.",
 );
+const STARTED_PODS: Row = Row::counter("kubelet_started_pods_total", &[], "Attempts to start a pod.");
+const POD_ERRORS: Row =
+    Row::counter("kubelet_started_pods_errors_total", &[], "Attempts to start a pod whose sandbox was not made.");
+const STARTED_OWN_USERS: Row = Row::counter(
+    "kubelet_started_user_namespaced_pods_total",
+    &[],
+    "Attempts to start a pod with a user namespace of its own.",
+);
+const OWN_USERS_ERRORS: Row = Row::counter(
+    "kubelet_started_user_namespaced_pods_errors_total",
+    &[],
+    "Attempts to start a pod with a user namespace of its own, or one of its containers, that failed.",
+);
 const STARTED: Row =
     Row::counter("kubelet_started_containers_total", &["container_type"], "Attempts to start a container.");
 const START_ERRORS: Row = Row::counter(
@@ -65,6 +78,10 @@ const AGENT: &[Row] = &[
     RUNNING_PODS,
     RUNNING_CONTAINERS,
     POD_START,
+    STARTED_PODS,
+    POD_ERRORS,
+    STARTED_OWN_USERS,
+    OWN_USERS_ERRORS,
     STARTED,
     START_ERRORS,
     TERMINATED,
@@ -164,6 +181,25 @@ impl Known {
     /// Records that a pod runs, and how long after the agent saw it first.
     pub fn pod_started(&self, after: Duration) {
         self.agent.histogram(&POD_START, &[]).observe(after.as_secs_f64());
+    }
+
+    /// Records an attempt to make the sandbox of a pod.
+    pub fn sandbox_started(&self, own_users: bool, failed: bool) {
+        self.agent.counter(&STARTED_PODS, &[]).inc();
+        if own_users {
+            self.agent.counter(&STARTED_OWN_USERS, &[]).inc();
+        }
+        if failed {
+            self.agent.counter(&POD_ERRORS, &[]).inc();
+            self.user_namespace_failed(own_users);
+        }
+    }
+
+    /// Records that something of a pod did not start, if it has users of its own: that may be why.
+    pub fn user_namespace_failed(&self, own_users: bool) {
+        if own_users {
+            self.agent.counter(&OWN_USERS_ERRORS, &[]).inc();
+        }
     }
 
     /// Records the start of a container; `error` is the reason if it failed.

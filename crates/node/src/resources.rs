@@ -89,6 +89,19 @@ fn quota(milli: i64) -> i64 {
     (milli * PERIOD as i64 / 1000).max(1000)
 }
 
+/// The resources of a container, with the limits of CPU and memory that its pod has where it has none (kubelet `getCPULimit` and
+/// `getMemoryLimit`).
+pub fn with_limits_of_pod(pod: Option<&ResourceRequirements>, mut own: ResourceRequirements) -> ResourceRequirements {
+    for name in ["cpu", "memory"] {
+        let has = |q: Quantity| q.sign() > 0;
+        let of_pod = pod.and_then(|r| r.limits.as_ref()?.get(name));
+        if let Some(limit) = of_pod.filter(|_| !amount(Some(&own), Side::Limits, name).is_some_and(has)) {
+            own.limits.get_or_insert_default().insert(name.into(), limit.clone());
+        }
+    }
+    own
+}
+
 /// The settings of a container's cgroup. Huge pages are added by [`crate::hugepages`].
 pub fn container(resources: Option<&ResourceRequirements>) -> Resources {
     let get = |side, name| amount(resources, side, name);
@@ -208,6 +221,21 @@ mod tests {
 
     fn spec(containers: serde_json::Value) -> PodSpec {
         serde_json::from_value(json!({"containers": containers})).unwrap()
+    }
+
+    #[test]
+    fn containers_without_limits_have_those_of_the_pod() {
+        let of_pod: ResourceRequirements =
+            serde_json::from_value(json!({"limits": {"cpu": "1", "memory": "64Mi"}})).unwrap();
+        let limits = |own: serde_json::Value| {
+            let own = serde_json::from_value(own).unwrap();
+            let settings = container(Some(&with_limits_of_pod(Some(&of_pod), own)));
+            (settings.cpu_quota, settings.memory_limit, settings.cpu_shares)
+        };
+        assert_eq!(limits(json!({})), (Some(100_000), Some(64 << 20), Some(1024)));
+        let own = json!({"limits": {"cpu": "500m"}, "requests": {"cpu": "250m"}});
+        assert_eq!(limits(own), (Some(50_000), Some(64 << 20), Some(256)));
+        assert_eq!(container(Some(&with_limits_of_pod(None, ResourceRequirements::default()))).memory_limit, None);
     }
 
     #[test]

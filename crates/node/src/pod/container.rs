@@ -83,7 +83,9 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
     let mut labels = labels(pod);
     labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
     let spec = pod.spec.as_ref();
-    let mut resources = crate::resources::container(c.resources.as_ref());
+    let of_pod = spec.and_then(|s| s.resources.as_ref());
+    let own = c.resources.clone().unwrap_or_default();
+    let mut resources = crate::resources::container(Some(&crate::resources::with_limits_of_pod(of_pod, own)));
     if let Some(spec) = spec {
         resources.hugepage_limits = parts.page_sizes.of_container(spec, c.resources.as_ref());
     }

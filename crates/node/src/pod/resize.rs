@@ -17,6 +17,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::spec::containers;
+use crate::resources::with_limits_of_pod;
 
 /// The delay before a failed resize is tried again.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
@@ -85,6 +86,11 @@ impl Allocation {
     pub fn container(&self, container: &str) -> &ResourceRequirements {
         static NONE: ResourceRequirements = ResourceRequirements { claims: None, limits: None, requests: None };
         self.containers.get(container).unwrap_or(&NONE)
+    }
+
+    /// The resources of a container, with the limits of the pod where it has none.
+    pub fn effective(&self, container: &str) -> ResourceRequirements {
+        with_limits_of_pod(self.pod.as_ref(), self.container(container).clone())
     }
 }
 
@@ -231,6 +237,8 @@ pub(super) struct Resize {
     pub allocation: Allocation,
     /// The resources of running containers, by container id.
     pub actuated: BTreeMap<String, ResourceRequirements>,
+    /// The same, with the limits of the pod where they have none.
+    pub effective: BTreeMap<String, ResourceRequirements>,
     pub limits: Limits,
     pub pending: Option<Pending>,
     pub in_progress: Option<InProgress>,

@@ -3,8 +3,9 @@
 //! **Invariant.** Pods with files on this node share no id with each other or with the host (ids below 65536). So a range is written
 //! to the pod's directory before it is used, and released after that directory is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,15 @@ pub enum Error {
 struct Ranges {
     /// Numbers of ranges by the UIDs of pods: range `n` starts at `n * LENGTH`.
     of_pods: BTreeMap<String, u32>,
+    /// How many numbers are passed over at first.
+    start: u32,
+}
+
+/// Where the ranges of a node start. Several nodes may be on one machine, so that their pods should not have the same ids.
+fn start(node: &str) -> u32 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    node.hash(&mut hasher);
+    (hasher.finish() % u64::from(LAST)) as u32
 }
 
 fn range(number: u32) -> IdRange {
@@ -50,10 +60,8 @@ impl Ranges {
 
     /// Assigns the first free range.
     fn allocate(&mut self, uid: &str) -> Option<IdRange> {
-        let mut taken: Vec<u32> = self.of_pods.values().copied().collect();
-        taken.sort_unstable();
-        let free = (1..=LAST).zip(taken.iter().map(Some).chain(std::iter::repeat(None)));
-        let number = free.into_iter().find(|(n, taken)| *taken != Some(n)).map(|(n, _)| n)?;
+        let taken: BTreeSet<u32> = self.of_pods.values().copied().collect();
+        let number = (0..LAST).map(|i| (self.start + i) % LAST + 1).find(|n| !taken.contains(n))?;
         self.of_pods.insert(uid.to_owned(), number);
         Some(range(number))
     }
@@ -129,8 +137,8 @@ pub struct Users {
 
 impl Users {
     /// Reads the ranges that earlier agents assigned. Errors if a file cannot be read, since its range would be assigned again.
-    pub fn open(root: PathBuf) -> Result<Users, Error> {
-        let mut ranges = Ranges::default();
+    pub fn open(root: PathBuf, node: &str) -> Result<Users, Error> {
+        let mut ranges = Ranges { start: start(node), ..Ranges::default() };
         for entry in fs::read_dir(&root).into_iter().flatten().flatten() {
             let uid = entry.file_name().to_string_lossy().into_owned();
             if let Some(given) = read(&entry.path())? {
@@ -189,10 +197,23 @@ mod tests {
         }
     }
 
+    /// Pods of two nodes of one machine had the same ids.
+    #[test]
+    fn nodes_start_with_other_ranges() {
+        let of = |node: &str| {
+            let mut r = Ranges { start: start(node), ..Ranges::default() };
+            ["a", "b", "c"].map(|uid| r.allocate(uid).unwrap().first)
+        };
+        let all: BTreeSet<u32> = ["node-1", "node-2", "node-3"].iter().flat_map(|node| of(node)).collect();
+        assert_eq!(all.len(), 9, "{all:?}");
+        let mut last = Ranges { start: LAST - 1, ..Ranges::default() };
+        assert_eq!(["a", "b"].map(|uid| last.allocate(uid).unwrap().first), [LAST * LENGTH, LENGTH]);
+    }
+
     #[test]
     fn every_range_is_used_before_there_is_none() {
         let of_pods = (1..=LAST).filter(|n| *n != 40_000).map(|n| (format!("p{n}"), n)).collect();
-        let mut r = Ranges { of_pods };
+        let mut r = Ranges { of_pods, start: LAST - 1 };
         assert_eq!(r.allocate("x").unwrap().first, 40_000 * 65536);
         assert_eq!(r.allocate("y"), None);
     }
@@ -200,7 +221,7 @@ mod tests {
     #[test]
     fn another_agent_keeps_them_until_the_files_are_gone() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Users::open(directory.path().to_owned());
+        let open = || Users::open(directory.path().to_owned(), "n");
         for uid in ["a", "b"] {
             fs::create_dir(directory.path().join(uid)).unwrap();
         }

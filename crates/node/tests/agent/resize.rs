@@ -101,6 +101,44 @@ async fn running_pods_are_resized() {
     m.finish().await;
 }
 
+/// A container without a limit could use what the others of its pod need.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_without_limits_follow_their_pod() {
+    let mut m = Machine::new().await;
+    let resources = |cpu: &str, memory: &str| json!({"limits": {"cpu": cpu, "memory": memory}});
+    let (free, mut own) = (demo("free", json!(["sleep"])), demo("own", json!(["sleep"])));
+    own["resources"] = resources("50m", "32Mi");
+    let spec = |pod: Value| json!({"resources": pod, "containers": [free.clone(), own.clone()]});
+    m.pod("p", spec(resources("200m", "128Mi")));
+    let p = m.until("p", is_ready).await;
+    let uid = p["metadata"]["uid"].as_str().unwrap().to_owned();
+    let status = |p: &Value, i: usize| p["status"]["containerStatuses"][i].clone();
+    let limits = |m: &Machine, p: &Value, i: usize| {
+        let id = status(p, i)["containerID"].as_str().unwrap().replace("kemudi://", "");
+        m.limits(&format!("pod{uid}/{id}"))
+    };
+    assert_eq!([limits(&m, &p, 0), limits(&m, &p, 1)], [(20_000, 128), (5_000, 32)]);
+    assert_eq!(status(&p, 0)["resources"]["limits"], Value::Null, "they are not its own");
+
+    // Also after a restart of the agent.
+    m.stop().await;
+    m.start().await;
+    let mut larger = m.api.get(PODS, "default", "p").unwrap();
+    larger["spec"]["resources"] = resources("300m", "192Mi");
+    larger["metadata"]["generation"] = 2.into();
+    m.api.put(PODS, larger);
+    let now = m.until("p", |p| p["status"]["observedGeneration"] == 2).await;
+    for _ in 0..3000 {
+        if limits(&m, &now, 0) == (30_000, 192) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!([limits(&m, &now, 0), limits(&m, &now, 1)], [(30_000, 192), (5_000, 32)]);
+    assert_eq!([0, 1].map(|i| status(&now, i)["restartCount"].clone()), [0, 0]);
+    m.finish().await;
+}
+
 /// Resizes one after another, faster than they are carried out, of containers and a sidecar of a pod in the node's network.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_of_many_resizes_holds() {

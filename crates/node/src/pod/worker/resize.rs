@@ -15,7 +15,7 @@ use crate::pod::resize::{
 };
 use crate::resources;
 
-/// A change of the resources of a running container.
+/// A change of the resources of a running container, which has the limits of the pod where it has none.
 struct Change {
     container: Container,
     spec: Spec,
@@ -29,9 +29,12 @@ impl Worker {
     pub(super) async fn resize(&mut self, seen: &Observed, plan: &mut Plan) {
         let running: Vec<Container> = seen.running().filter(|c| c.pod == seen.id()).cloned().collect();
         self.resize.actuated.retain(|id, _| running.iter().any(|c| c.id == *id));
+        self.resize.effective.retain(|id, _| running.iter().any(|c| c.id == *id));
         for c in &running {
             let allocated = self.resize.allocation.container(&c.name);
             self.resize.actuated.entry(c.id.clone()).or_insert_with(|| allocated.clone());
+            let effective = self.resize.allocation.effective(&c.name);
+            self.resize.effective.entry(c.id.clone()).or_insert(effective);
         }
         let sandbox = seen.sandbox.as_ref().filter(|_| seen.state() == Sandbox::Ready);
         if let Some(sandbox) = sandbox.filter(|_| self.resize.limits == Limits::Adopted) {
@@ -55,9 +58,9 @@ impl Worker {
         }
         let change = |container: &Container| {
             let (old, new) =
-                (self.resize.actuated.get(&container.id)?, self.resize.allocation.container(&container.name));
-            let spec = self.spec_of(&container.name).filter(|_| !same(old, new))?;
-            Some(Change { container: container.clone(), spec, old: old.clone(), new: new.clone() })
+                (self.resize.effective.get(&container.id)?, self.resize.allocation.effective(&container.name));
+            let spec = self.spec_of(&container.name).filter(|_| !same(old, &new))?;
+            Some(Change { container: container.clone(), spec, old: old.clone(), new })
         };
         let changes: Vec<Change> = running.iter().filter_map(change).collect();
         let (restarted, updated): (Vec<Change>, Vec<Change>) =
@@ -101,8 +104,7 @@ impl Worker {
     async fn restore_limits(&mut self, running: &[Container], sandbox: &Pod) {
         let unknown = ResourceRequirements::default();
         let change = |container: &Container| {
-            let (spec, new) =
-                (self.spec_of(&container.name)?, self.resize.allocation.container(&container.name).clone());
+            let (spec, new) = (self.spec_of(&container.name)?, self.resize.allocation.effective(&container.name));
             Some(Change { container: container.clone(), spec, old: unknown.clone(), new })
         };
         let changes: Vec<Change> = running.iter().filter_map(change).collect();
@@ -182,7 +184,9 @@ impl Worker {
             let limits = settings(&resources::container(Some(new)));
             let updated = runtime.update_container(&container.id, limits).await;
             updated.map_err(|e| e.to_string())?;
-            self.resize.actuated.insert(container.id.clone(), new.clone());
+            let own = self.resize.allocation.container(&container.name).clone();
+            self.resize.actuated.insert(container.id.clone(), own);
+            self.resize.effective.insert(container.id.clone(), new.clone());
         }
         if all { self.set_pod(sandbox, allocated).await } else { Ok(()) }
     }

@@ -71,7 +71,9 @@ impl Worker {
             self.event(None, Severity::Warning, "NetworkNotReady", message);
             return false;
         }
-        match self.try_sandbox(attempt).await {
+        let made = self.try_sandbox(attempt).await;
+        self.shared.known.sandbox_started(self.has_own_users(), made.is_err());
+        match made {
             Ok(()) => {
                 self.holds.release(SANDBOX);
                 if let Some((_, lost)) = self.lost.take() {
@@ -91,12 +93,17 @@ impl Worker {
         }
     }
 
+    /// Whether the pod has a user namespace of its own.
+    pub(super) fn has_own_users(&self) -> bool {
+        self.pod.spec.as_ref().is_some_and(|s| s.host_users == Some(false))
+    }
+
     async fn try_sandbox(&mut self, attempt: u32) -> Result<(), String> {
         let pod = self.pod.clone();
         let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
         let options = self.shared.options.clone();
         let host_network = spec.host_network == Some(true);
-        let own_users = spec.host_users == Some(false);
+        let own_users = self.has_own_users();
         let domain = &options.dns.domain;
         let hostname = match (host_network, spec.set_hostname_as_fqdn, files::fqdn(&pod, domain)) {
             (true, ..) => options.hostname.clone(),

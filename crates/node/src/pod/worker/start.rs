@@ -76,6 +76,7 @@ impl Worker {
         match started {
             Ok(()) => self.event(Some(name), Severity::Normal, "Started", "Container started"),
             Err(e) => {
+                self.shared.known.user_namespace_failed(self.has_own_users());
                 let message = e.to_string();
                 self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
                 self.waiting.insert(name.to_owned(), Waiting { reason: "RunContainerError".into(), message });
