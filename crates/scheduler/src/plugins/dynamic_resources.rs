@@ -3,10 +3,10 @@
 mod conditions;
 mod extended;
 mod preference;
+mod reserved;
 mod write;
 
 use crate::allocation::{Allocator, Offer, is_usable};
-use crate::capacity::InUse;
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::{DeviceClaim, DeviceClaimInfo, Devices};
 use crate::framework::{
@@ -18,9 +18,9 @@ use client::{Client, Error, Recorder, Regarding, Severity};
 use extended::{Extended, Generated};
 use futures::future::BoxFuture;
 use meta::{Clock, Rng};
-use parking_lot::Mutex;
+pub use reserved::Reservations;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,19 +29,16 @@ const NAME: &str = "DynamicResources";
 /// The most pods that may use a claim.
 const MOST_CONSUMERS: usize = 256;
 
-/// How long a claim counts that was created and that the informer does not show.
-const UNSEEN: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
-
 /// A claim that a pod uses.
 #[derive(Clone)]
-enum Claim {
+pub enum Claim {
     Known(Arc<DeviceClaim>),
     /// Is created before the pod is bound, for its extended resources.
     Generated(Arc<Generated>),
 }
 
 /// A claim that a pod may use, and the devices for it; null if it has them already.
-type Reservation = (Claim, Value);
+pub type Reservation = (Claim, Value);
 
 impl Claim {
     fn view(&self) -> &DeviceClaimInfo {
@@ -68,40 +65,6 @@ impl Claim {
     }
 }
 
-struct Created {
-    /// The UID of the pod.
-    pod: Arc<str>,
-    at: jiff::Timestamp,
-}
-
-#[derive(Default)]
-struct Reserved {
-    /// By UID of the pod.
-    pods: HashMap<Arc<str>, Vec<Reservation>>,
-    /// The allocations that the claims do not show yet, by identity of the claim.
-    allocations: HashMap<Arc<str>, Value>,
-    /// The revisions at which allocations were written, by UID of the claim.
-    written: HashMap<Arc<str>, u64>,
-    /// The claims that were created and that the informer may not show yet, by UID.
-    created: HashMap<Arc<str>, Created>,
-}
-
-impl Reserved {
-    /// Records that the claim of a pod was created.
-    fn created(&mut self, pod: &Pod, uid: &str, now: jiff::Timestamp) {
-        let Some(allocation) = self.allocations.remove(&pod.meta.uid) else { return };
-        self.allocations.insert(uid.into(), allocation);
-        self.created.insert(uid.into(), Created { pod: pod.meta.uid.clone(), at: now });
-    }
-
-    /// Records that a claim was created in vain.
-    fn deleted(&mut self, uid: &str) {
-        self.allocations.remove(uid);
-        self.written.remove(uid);
-        self.created.remove(uid);
-    }
-}
-
 pub struct DynamicResources {
     client: Option<Client>,
     clock: Option<Arc<dyn Clock>>,
@@ -109,7 +72,7 @@ pub struct DynamicResources {
     recorders: Arc<HashMap<Arc<str>, Recorder>>,
     /// How long devices may take to be bound.
     timeout: Duration,
-    reserved: Arc<Mutex<Reserved>>,
+    reserved: Reservations,
 }
 
 impl DynamicResources {
@@ -120,7 +83,7 @@ impl DynamicResources {
             rng: handle.rng.clone(),
             recorders: handle.recorders.clone(),
             timeout,
-            reserved: Arc::default(),
+            reserved: handle.reservations.clone(),
         }
     }
 
@@ -189,16 +152,6 @@ impl DynamicResources {
         Ok(claims)
     }
 
-    /// What claims get that do not show it yet.
-    fn reserved(&self, devices: &Devices) -> InUse {
-        let mut in_use = InUse::default();
-        let is_written = |uid: &str| devices.claim_by_uid(uid).is_some_and(|c| !c.view.allocation.is_null());
-        let reserved = self.reserved.lock();
-        let pending = reserved.allocations.iter().filter(|(uid, _)| !is_written(uid));
-        pending.for_each(|(_, allocation)| in_use.add(allocation));
-        in_use
-    }
-
     /// What a pod needs on a node: its claims, with devices for those that have none.
     fn plan(&self, check: &Check<'_>, node: &NodeEntry) -> Result<Vec<Reservation>, Refusal> {
         let refused = |why: &'static str| Refusal::unresolvable(NAME, why);
@@ -248,7 +201,7 @@ impl<'a> Check<'a> {
         if claims.is_empty() && matches!(extended, Extended::None) {
             return Ok(None);
         }
-        plugin.forget_written(devices);
+        plugin.reserved.lock().forget_written(devices, plugin.clock.as_deref());
         let is_pending = |c: &DeviceClaim| {
             c.view.allocation.is_null() && plugin.reserved.lock().allocations.contains_key(&c.meta.uid)
         };
@@ -260,7 +213,7 @@ impl<'a> Check<'a> {
             let why = "the claim for the extended resources of an earlier attempt is not known yet";
             return Err(refused(why.into()));
         }
-        let offer = Offer::new(devices, plugin.reserved(devices));
+        let offer = Offer::new(devices, plugin.reserved.lock().in_use(devices));
         Ok(Some(Self { plugin, devices, offer, claims, extended }))
     }
 }
@@ -387,36 +340,11 @@ impl Plugin for DynamicResources {
     }
 }
 
-impl DynamicResources {
-    /// Forgets the allocations that the claims show or showed, and those of claims that are gone.
-    fn forget_written(&self, devices: &Devices) {
-        let mut reserved = self.reserved.lock();
-        let Reserved { pods, allocations, written, created } = &mut *reserved;
-        let now = self.clock.as_ref().map(|clock| clock.now());
-        let is_recent = |at: jiff::Timestamp| now.is_some_and(|now| now.duration_since(at) < UNSEEN);
-        created.retain(|uid, c| devices.claim_by_uid(uid).is_none() && is_recent(c.at));
-        let known = |(claim, new): &Reservation| match claim {
-            Claim::Known(claim) => (!new.is_null()).then(|| claim.meta.uid.clone()),
-            Claim::Generated(_) => None,
-        };
-        let waiting: HashSet<Arc<str>> = pods.values().flatten().filter_map(known).collect();
-        // The claim may have lost the devices again since they were written.
-        let is_seen = |id: &str, revision: u64| {
-            let seen = devices.claim_by_uid(id).map(|c| c.meta.resource_version.parse::<u64>().unwrap_or(u64::MAX));
-            seen.map_or(!created.contains_key(id), |seen| seen >= revision)
-        };
-        written.retain(|id, revision| !is_seen(id, *revision));
-        allocations.retain(|id, _| {
-            written.contains_key(id) || waiting.contains(id) || pods.contains_key(id) || created.contains_key(id)
-        });
-    }
-}
-
 /// Creates the claim for the extended resources of a pod, with its devices, and returns its name. Nothing is left of it after an error.
 async fn bind_generated(
     client: &Client,
     clock: &dyn Clock,
-    reserved: &Mutex<Reserved>,
+    reserved: &Reservations,
     pod: &Pod,
     generated: &Generated,
     allocation: &Value,
