@@ -207,8 +207,10 @@ async fn apply_all(
                 return Err(e);
             }
         };
+        // A patch may change nothing ($retainKeys alone, for example).
         let same = step.before.as_ref().is_some_and(|b| b.resource_version() == o.resource_version());
-        if what == "unchanged" || same {
+        let what = if same { "unchanged" } else { what };
+        if what == "unchanged" {
             steps.pop();
         } else {
             step.after = Some(o.clone());

@@ -96,6 +96,32 @@ async fn apply_without_changes_leaves_no_record() {
     assert_eq!(run(&s, &home, "undo --list", "").await.1, "ID   AGE   OBJECTS\n");
 }
 
+/// A patch that the server applies without a change is no change: the keys of a strategy that lacks its type are such a patch.
+#[tokio::test]
+async fn patch_without_effect_is_unchanged() {
+    let home = tempfile::tempdir().unwrap();
+    let file = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"annotations": {}, "name": "d", "namespace": "default"},
+        "spec": {"strategy": {"rollingUpdate": {"maxSurge": 1}}}});
+    let mut there = file.clone();
+    there["metadata"] = json!({"name": "d", "namespace": "default", "uid": "u1", "resourceVersion": "5", "generation": 1,
+        "annotations": {LAST_APPLIED: format!("{file}\n")}});
+    there["spec"]["strategy"]["type"] = json!("RollingUpdate");
+    there["spec"]["replicas"] = json!(1);
+    there["status"] = json!({"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1});
+    let url = "/apis/apps/v1/namespaces/default/deployments/d";
+    let s = Server::new()
+        .on(&format!("GET {url}"), 200, there.clone())
+        .on(&format!("PATCH {url}?{DRY_RUN}"), 200, there.clone())
+        .on(&format!("PATCH {url}?{WRITE}"), 200, there);
+    let (code, out, err) = run(&s, &home, "apply --atomic -f -", &file.to_string()).await;
+    assert_eq!(
+        s.body_of(&format!("PATCH {url}?{WRITE}"))["spec"]["strategy"],
+        json!({"$retainKeys": ["rollingUpdate"]})
+    );
+    let output = "nothing to do: everything is as the files say\n";
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "deployment.apps/d unchanged\n", output));
+}
+
 /// Clauses: G03.rollback
 #[tokio::test]
 async fn failure_undoes_everything() {
