@@ -134,8 +134,13 @@ impl Agent {
             &ApiResource::typed::<Node>(),
             &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
         );
-        let cluster =
-            Arc::new(ApiCluster::new(client.clone(), options.node_name.clone(), recorder.clone(), node.clone()));
+        let cluster = Arc::new(ApiCluster::new(
+            client.clone(),
+            options.node_name.clone(),
+            recorder.clone(),
+            options.clock.clone(),
+            node.clone(),
+        ));
         let csi = Arc::new(Csi::new(root.clone(), &options.node_name, cluster.clone()));
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),

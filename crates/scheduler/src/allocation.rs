@@ -97,6 +97,30 @@ fn attribute<'a>(device: &Offered<'a>, name: &str) -> Option<&'a Value> {
     attributes.get(name).or_else(|| attributes.get(short?))
 }
 
+/// The requests of a claim, and the devices that they get.
+type Met<'a> = (Vec<Request<'a>>, Vec<Chosen<'a>>);
+
+/// A selector whose evaluation failed for a device.
+#[derive(Debug)]
+pub struct SelectorError {
+    /// The index of the claim.
+    pub claim: usize,
+    /// The class that has the selector; none if it is the claim.
+    pub class: Option<String>,
+    /// The index of the selector.
+    pub selector: usize,
+    pub source: cel::Error,
+}
+
+impl SelectorError {
+    /// In upstream's words. `claim`: the name of its claim.
+    pub fn message(&self, claim: &str) -> String {
+        let Self { class, selector, source, .. } = self;
+        let of = class.as_ref().map_or_else(|| format!("claim {claim}"), |class| format!("class {class}"));
+        format!("{of}: selector #{selector}: CEL runtime error: {source}")
+    }
+}
+
 impl<'a> Allocator<'a> {
     pub fn new(offer: &'a Offer<'a>, node: &'a NodeEntry) -> Self {
         let (mut offered, mut pools) = (Vec::new(), HashMap::new());
@@ -124,10 +148,12 @@ impl<'a> Allocator<'a> {
     }
 
     /// The allocations of claims, in their order. None if the devices do not suffice.
-    pub fn allocate(&mut self, claims: &[&'a DeviceClaimInfo]) -> Option<Vec<Value>> {
+    /// Errors if a selector fails, whatever else there is: its claim or class is wrong.
+    pub fn allocate(&mut self, claims: &[&'a DeviceClaimInfo]) -> Result<Option<Vec<Value>>, SelectorError> {
         let mut allocations = Vec::new();
-        for claim in claims {
-            let (requests, chosen) = self.claim(claim)?;
+        for (index, claim) in claims.iter().enumerate() {
+            let found = self.claim(claim).map_err(|e| SelectorError { claim: index, ..e })?;
+            let Some((requests, chosen)) = found else { return Ok(None) };
             for c in chosen.iter().filter(|c| requests[c.request].value["adminAccess"] != true) {
                 match &c.share {
                     Some(share) => self.taken.add_shared(c.device.id(), share.iter().map(|(name, q)| (name, *q))),
@@ -136,11 +162,11 @@ impl<'a> Allocator<'a> {
             }
             allocations.push(self.result(claim, &requests, &chosen));
         }
-        Some(allocations)
+        Ok(Some(allocations))
     }
 
     /// The devices of one claim: the first alternatives of its requests that can be met together.
-    fn claim(&mut self, claim: &'a DeviceClaimInfo) -> Option<(Vec<Request<'a>>, Vec<Chosen<'a>>)> {
+    fn claim(&mut self, claim: &'a DeviceClaimInfo) -> Result<Option<Met<'a>>, SelectorError> {
         let mut alternatives: Vec<Vec<&'a Value>> = Vec::new();
         let requests: Vec<&'a Value> = list(&claim.devices, "requests").collect();
         for request in &requests {
@@ -161,30 +187,39 @@ impl<'a> Allocator<'a> {
                     Request { name, parent, class: text(value, "deviceClassName"), value }
                 })
                 .collect();
-            if let Some(devices) = self.meet(claim, &chosen) {
-                return Some((chosen, devices));
+            if let Some(devices) = self.meet(claim, &chosen)? {
+                return Ok(Some((chosen, devices)));
             }
             // The next combination: later requests change first.
-            let next = (0..choice.len()).rev().find(|i| choice[*i] + 1 < alternatives[*i].len())?;
+            let next = (0..choice.len()).rev().find(|i| choice[*i] + 1 < alternatives[*i].len());
+            let Some(next) = next else { return Ok(None) };
             choice[next] += 1;
             choice[next + 1..].fill(0);
             if self.steps > MOST_STEPS {
-                return None;
+                return Ok(None);
             }
         }
     }
 
-    fn meet(&mut self, claim: &'a DeviceClaimInfo, requests: &[Request<'a>]) -> Option<Vec<Chosen<'a>>> {
+    fn meet(
+        &mut self,
+        claim: &'a DeviceClaimInfo,
+        requests: &[Request<'a>],
+    ) -> Result<Option<Vec<Chosen<'a>>>, SelectorError> {
         // The devices that each request may have, and the requests of which one more device is needed.
         let mut suitable: Vec<Vec<Offered<'a>>> = Vec::new();
         let mut needed: Vec<usize> = Vec::new();
         for (i, request) in requests.iter().enumerate() {
-            let class = self.offer.devices.class(request.class)?;
-            let mut fit: Vec<Offered<'a>> =
-                self.offered.iter().filter(|d| self.suits(d, class, request)).copied().collect();
+            let Some(class) = self.offer.devices.class(request.class) else { return Ok(None) };
+            let mut fit: Vec<Offered<'a>> = Vec::new();
+            for device in &self.offered {
+                if self.suits(device, class, request)? {
+                    fit.push(*device);
+                }
+            }
             let count = match text(request.value, "allocationMode") {
                 // Devices that are in use, or of an incomplete pool, cannot be left out.
-                "All" if fit.is_empty() || fit.iter().any(|d| !d.complete) => return None,
+                "All" if fit.is_empty() || fit.iter().any(|d| !d.complete) => return Ok(None),
                 "All" => {
                     fit.retain(|d| self.share(d, request, &[]).is_some());
                     fit.len()
@@ -195,10 +230,10 @@ impl<'a> Allocator<'a> {
             suitable.push(fit);
         }
         if needed.len() > MOST_DEVICES {
-            return None;
+            return Ok(None);
         }
         let mut chosen = Vec::new();
-        self.choose(claim, requests, &suitable, &needed, &mut chosen).then_some(chosen)
+        Ok(self.choose(claim, requests, &suitable, &needed, &mut chosen).then_some(chosen))
     }
 
     /// Chooses a device for each needed one, depth first.
@@ -230,12 +265,20 @@ impl<'a> Allocator<'a> {
     }
 
     /// Whether selectors and tolerations admit a device.
-    fn suits(&self, device: &Offered<'a>, class: &'a Value, request: &Request<'a>) -> bool {
-        let selectors = list(class, "selectors").chain(list(request.value, "selectors"));
+    fn suits(&self, device: &Offered<'a>, class: &'a Value, request: &Request<'a>) -> Result<bool, SelectorError> {
         let taints: Vec<Taint> = list(device.device, "taints").filter_map(|t| Taint::deserialize(t).ok()).collect();
         let tolerations = list(request.value, "tolerations").filter_map(|t| Toleration::deserialize(t).ok());
         let tolerations: Vec<Toleration> = tolerations.collect();
-        untolerated(&taints, EXCLUDING, &tolerations).is_none() && are_selected(self.offer.devices, device, selectors)
+        if untolerated(&taints, EXCLUDING, &tolerations).is_some() {
+            return Ok(false);
+        }
+        let failed = |class: Option<&str>| {
+            let class = class.map(str::to_owned);
+            move |(selector, source)| SelectorError { claim: 0, class, selector, source }
+        };
+        let devices = self.offer.devices;
+        Ok(are_selected(devices, device, list(class, "selectors")).map_err(failed(Some(request.class)))?
+            && are_selected(devices, device, list(request.value, "selectors")).map_err(failed(None))?)
     }
 
     /// Whether the device is not in use, and the counters that it shares with others of its pool suffice.
@@ -383,13 +426,20 @@ impl<'a> Allocator<'a> {
     }
 }
 
-/// Whether all selectors select a device. An expression that fails selects nothing.
-fn are_selected<'a>(devices: &Devices, device: &Offered<'_>, mut selectors: impl Iterator<Item = &'a Value>) -> bool {
+/// Whether all selectors select a device. Errors with the index of one whose evaluation fails.
+fn are_selected<'a>(
+    devices: &Devices,
+    device: &Offered<'_>,
+    selectors: impl Iterator<Item = &'a Value>,
+) -> Result<bool, (usize, cel::Error)> {
     let subject = Device { driver: device.driver, device: device.device, domains: devices.domains() };
-    selectors.all(|s| {
-        let program = devices.selectors().get(text(&s["cel"], "expression"));
-        program.is_some_and(|p| subject.is_selected(&p).unwrap_or(false))
-    })
+    for (i, selector) in selectors.enumerate() {
+        let Some(program) = devices.selectors().get(text(&selector["cel"], "expression")) else { return Ok(false) };
+        if !subject.is_selected(&program).map_err(|e| (i, e))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// How many devices of a class a node reaches, and how many of them claims have or `reserved` has.
@@ -397,7 +447,7 @@ pub fn totals(devices: &Devices, reserved: &InUse, class: &str, node: &NodeEntry
     let Some(class) = devices.class(class) else { return (0, 0) };
     let pools = devices.pools(&node.meta.name);
     let all = pools.iter().flat_map(|pool| pool.devices()).filter(|d| reaches(d.nodes(), node));
-    all.filter(|d| are_selected(devices, d, list(class, "selectors")))
+    all.filter(|d| are_selected(devices, d, list(class, "selectors")).unwrap_or(false))
         .map(|d| devices.in_use().has(&d.id()) || reserved.has(&d.id()))
         .fold((0, 0), |(all, used), is_used| (all + 1, used + i64::from(is_used)))
 }

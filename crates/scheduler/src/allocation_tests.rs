@@ -25,7 +25,7 @@ fn slice(devices: Value) -> Value {
 fn allocate(all: &Devices, claim: Value) -> Option<Vec<String>> {
     let claim: Arc<DeviceClaim> = entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": claim}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let allocations = Allocator::new(&Offer::new(all, InUse::default()), &node).allocate(&[&claim.view])?;
+    let allocations = Allocator::new(&Offer::new(all, InUse::default()), &node).allocate(&[&claim.view]).ok()??;
     let results = allocations[0]["devices"]["results"].as_array().unwrap().clone();
     Some(results.iter().map(|r| format!("{}={}", text(r, "request"), text(r, "device"))).collect())
 }
@@ -160,7 +160,7 @@ fn claims_share_the_capacity_of_a_device() {
         entry(&json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
     let offer = Offer::new(&all, InUse::default());
-    let allocated = Allocator::new(&offer, &node).allocate(&[&claim.view]).unwrap();
+    let allocated = Allocator::new(&offer, &node).allocate(&[&claim.view]).unwrap().unwrap();
     assert_eq!(allocated[0]["devices"]["results"][0]["consumedCapacity"], json!({"memory": "1Gi"}));
     let plain = json!([{"cel": {"expression": "!device.allowMultipleAllocations"}}]);
     let on_plain =

@@ -100,6 +100,11 @@ pub fn filter<'a>(framework: &'a Framework, pod: &'a Pod, cluster: &'a Cluster, 
             }
         }
     }
+    let failed = d.diagnosis.refusals.iter().find(|(_, r)| r.is_error);
+    d.error = failed.map(|(_, r)| format!("running {:?} filter plugin: {}", r.plugin, r.reasons.join(", ")));
+    if d.error.is_some() {
+        feasible.clear();
+    }
     d.feasible = feasible.len();
     Filtered { feasible, decision: d }
 }

@@ -13,17 +13,24 @@ pub struct Refusal {
     pub reasons: Vec<Cow<'static, str>>,
     /// Whether evicting pods from the node could help.
     pub resolvable: bool,
+    /// Whether the plugin failed. The pod is not scheduled then, although other nodes may fit.
+    pub is_error: bool,
 }
 
 impl Refusal {
     /// Evicting pods could help (`Unschedulable`).
     pub fn resolvable(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { plugin, reasons: vec![reason.into()], resolvable: true }
+        Self { plugin, reasons: vec![reason.into()], resolvable: true, is_error: false }
     }
 
     /// Evicting pods cannot help (`UnschedulableAndUnresolvable`).
     pub fn unresolvable(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { plugin, reasons: vec![reason.into()], resolvable: false }
+        Self { plugin, reasons: vec![reason.into()], resolvable: false, is_error: false }
+    }
+
+    /// The plugin failed (`Error`).
+    pub fn error(plugin: &'static str, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { is_error: true, ..Self::unresolvable(plugin, why) }
     }
 }
 
@@ -95,6 +102,8 @@ pub struct Decision {
     pub feasible: usize,
     /// Why all nodes were refused at once (PreFilter).
     pub pod_refusal: Option<Refusal>,
+    /// Which filter failed and why. No node is chosen then.
+    pub error: Option<String>,
     /// Why nodes were refused. Complete if no node fits.
     pub diagnosis: Diagnosis,
     /// Whether extenders refused nodes that passed the filters.

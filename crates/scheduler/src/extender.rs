@@ -292,7 +292,7 @@ pub async fn narrow<'a>(
             let refusal = match (answer.unresolvable.get(&*node.name), answer.failed.get(&*node.name)) {
                 (Some(why), _) => Refusal::unresolvable(NAME, why.clone()),
                 (None, Some(why)) => Refusal::resolvable(NAME, why.clone()),
-                (None, None) => Refusal { plugin: NAME, reasons: Vec::new(), resolvable: false },
+                (None, None) => Refusal { plugin: NAME, reasons: Vec::new(), resolvable: false, is_error: false },
             };
             let message = refusal.reasons.first().map_or("", |reason| reason.as_ref());
             decision.add_extender_refusal(&extender.configuration.url, message, &node.name);

@@ -31,6 +31,8 @@ pub struct PodInfo {
     pub claims: Vec<ClaimUse>,
     /// The claims of devices that it uses.
     pub device_claims: Vec<DeviceClaimUse>,
+    /// The extended resources whose devices are those of a claim that the scheduler made.
+    pub claimed_resources: Vec<Box<str>>,
     /// Disks that it may not be able to share.
     pub disks: Vec<Disk>,
     requirements: Pooled<Requirements>,
@@ -167,6 +169,21 @@ struct RawStatus {
     conditions: Vec<RawCondition>,
     #[serde(deserialize_with = "or_default")]
     resource_claim_statuses: Vec<RawDeviceClaim>,
+    #[serde(deserialize_with = "or_default")]
+    extended_resource_claim_status: RawExtended,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawExtended {
+    #[serde(deserialize_with = "or_default")]
+    request_mappings: Vec<RawMapping>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawMapping {
+    resource_name: Box<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -352,6 +369,13 @@ impl From<Raw> for PodInfo {
         Self {
             device_claims: s.resource_claims.iter().filter_map(device_claim).collect(),
             claims: s.volumes.iter().filter_map(claim).collect(),
+            claimed_resources: raw
+                .status
+                .extended_resource_claim_status
+                .request_mappings
+                .into_iter()
+                .map(|m| m.resource_name)
+                .collect(),
             disks: s.volumes.iter().filter_map(Disk::read).collect(),
             node_name: s.node_name,
             phase: raw.status.phase,

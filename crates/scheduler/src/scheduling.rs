@@ -72,6 +72,10 @@ impl Scheduler {
         let (pod, framework) = (taken.pod.clone(), taken.framework.clone());
         let filtered = filter(&framework, &pod, &self.cluster, self.start);
         let mut d = filtered.decision;
+        if let Some(message) = d.error.take() {
+            let failure = Failure { reason: "SchedulerError", message, nominated: Nominated::Clear };
+            return self.fail(taken, failure).await;
+        }
         let narrowed = extender::narrow(&self.extenders, &pod, filtered.feasible, &mut d).await;
         let feasible = match narrowed {
             Ok(feasible) => feasible,

@@ -31,7 +31,7 @@ pub fn label_selector(o: &Object) -> String {
 }
 
 /// See [`CreateStrategy::permit`].
-type Permit = fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Status>;
+type Permit = Box<dyn Fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Status> + Send + Sync>;
 
 /// The strategy of a kind that has only validation rules over several fields, warnings and table cells.
 pub struct Ruled {
@@ -44,6 +44,8 @@ pub struct Ruled {
     pub status: fn(&Object, &Object, &mut ErrorList),
     /// Prepares an object for creation.
     pub prepare: fn(&mut Object),
+    /// Prepares an update of the status: the new object and the old one.
+    pub prepare_status: fn(&mut Object, &Object),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
     pub names: NameRule,
     /// The error for an unsupported field selector, without the field; empty selects the common error.
@@ -58,11 +60,12 @@ impl Ruled {
     pub fn new(validate: fn(&Object, &mut ErrorList)) -> Self {
         Self {
             validate,
-            permit: |_, _, _, _| Ok(()),
+            permit: Box::new(|_, _, _, _| Ok(())),
             since: |_, _, _| {},
             update: |_, _, _| {},
             status: |_, _, _| {},
             prepare: |_| {},
+            prepare_status: |_, _| {},
             warnings: |_, _| Vec::new(),
             names: NameRule::DnsSubdomain,
             unselectable: "",
@@ -72,8 +75,11 @@ impl Ruled {
         }
     }
 
-    pub fn with_permit(self, permit: Permit) -> Self {
-        Self { permit, ..self }
+    pub fn with_permit(
+        self,
+        permit: impl Fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Self {
+        Self { permit: Box::new(permit), ..self }
     }
 
     pub fn with_since(self, since: fn(&Object, Option<&Object>, &mut ErrorList)) -> Self {
@@ -90,6 +96,10 @@ impl Ruled {
 
     pub fn with_prepare(self, prepare: fn(&mut Object)) -> Self {
         Self { prepare, ..self }
+    }
+
+    pub fn with_prepare_status(self, prepare_status: fn(&mut Object, &Object)) -> Self {
+        Self { prepare_status, ..self }
     }
 
     pub fn with_warnings(self, warnings: fn(&Object, Option<&Object>) -> Vec<String>) -> Self {
@@ -147,6 +157,12 @@ impl CreateStrategy for Ruled {
 }
 
 impl UpdateStrategy for Ruled {
+    fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
+        if request.subresource == "status" {
+            (self.prepare_status)(o, old);
+        }
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         (self.update)(o, old, errors);
     }

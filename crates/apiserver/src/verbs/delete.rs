@@ -129,6 +129,7 @@ impl<'a> Collection<'a> {
         Box::pin(async move {
             let one = Request {
                 user: self.request.user.clone(),
+                verb: self.request.verb,
                 resource: self.request.resource.clone(),
                 subresource: String::new(),
                 namespace: e.key.namespace.to_string(),

@@ -33,6 +33,7 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
     let named = !t.name.is_empty();
     let request = Request {
         user: call.user.clone(),
+        verb: call.verb,
         resource: row.clone(),
         subresource: t.subresource.clone(),
         namespace: t.namespace.clone(),

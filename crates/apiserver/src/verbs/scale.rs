@@ -107,6 +107,7 @@ async fn write(
 fn seen_as(request: &Request, subresource: &str) -> Request {
     Request {
         user: request.user.clone(),
+        verb: request.verb,
         resource: request.resource.clone(),
         subresource: subresource.into(),
         namespace: request.namespace.clone(),

@@ -75,6 +75,7 @@ struct ClaimSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ClaimStatus {
+    allocated_resources: Value,
     current_volume_attributes_class_name: Option<Box<str>>,
     modify_volume_status: Value,
 }
@@ -83,7 +84,8 @@ struct ClaimStatus {
 fn claim_frees_quota(old: &ClaimView, new: &ClaimView) -> bool {
     let target = |c: &ClaimView| c.status.modify_volume_status["targetVolumeAttributesClassName"].clone();
     let classes = |c: &ClaimView| (c.spec.clone(), c.status.current_volume_attributes_class_name.clone(), target(c));
-    classes(old) != classes(new)
+    // A claim counts with what it was to get as long as that is more than it requests.
+    classes(old) != classes(new) || old.status.allocated_resources != new.status.allocated_resources
 }
 
 /// Whether a change of a pod can reduce what it counts for (upstream `DefaultUpdateFilter`).
@@ -304,5 +306,7 @@ mod tests {
         assert!(!claim_frees_quota(&claim("a", "b"), &claim("a", "b")));
         assert!(claim_frees_quota(&claim("a", "b"), &claim("c", "b")));
         assert!(claim_frees_quota(&claim("a", "b"), &claim("a", "c")));
+        let grown = |size: &str| view::<ClaimView>(json!({"status": {"allocatedResources": {"storage": size}}}));
+        assert!(claim_frees_quota(&grown("9Gi"), &grown("5Gi")), "a larger size was given up");
     }
 }

@@ -192,14 +192,15 @@ fn claims_grow(s: &Story) {
 /// Clauses: P02.persistent
 fn devices_have_the_size_of_their_claim(s: &Story) {
     claim(s, "disk", "local", "8Mi", json!({"volumeMode": "Block"}));
-    let block_pod = |name: &str| {
+    let block_pod = |name: &str, path: &str, privileged: bool| {
         let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}]);
-        let devices = json!([{"name": "v", "devicePath": "/dev/disk"}]);
+        let devices = json!([{"name": "v", "devicePath": path}]);
         let spec = json!({"volumes": volumes, "terminationGracePeriodSeconds": 1});
-        s.shell_pod(name, FOREVER, spec, json!({"volumeDevices": devices}));
+        let security = json!({"privileged": privileged});
+        s.shell_pod(name, FOREVER, spec, json!({"volumeDevices": devices, "securityContext": security}));
         s.ready(name);
     };
-    block_pod("p");
+    block_pod("p", "/dev/disk", false);
     let (name, path) = file(s, "disk");
     assert_eq!(s.get_at(&volume_path(&name))["spec"]["volumeMode"], "Block");
     assert_eq!(devices(&path).len(), 1);
@@ -212,8 +213,9 @@ fn devices_have_the_size_of_their_claim(s: &Story) {
     s.sh("p", "echo more | dd of=/dev/disk bs=1048576 seek=9 conv=fsync 2>/dev/null");
     s.ok(&["delete", "pod", "p"]);
     s.eventually("no loop device", || devices(&path).is_empty().then_some(()));
-    block_pod("q");
-    let read = s.sh("q", "dd if=/dev/disk bs=4096 skip=100 count=1 2>/dev/null | head -n 1");
+    // A privileged container has the host's /dev, and this device elsewhere.
+    block_pod("q", "/opt/disk", true);
+    let read = s.sh("q", "dd if=/opt/disk bs=4096 skip=100 count=1 2>/dev/null | head -n 1");
     assert_eq!(read, "written\n");
     s.ok(&["delete", "pod", "q"]);
     delete_claim(s, "disk");

@@ -22,6 +22,7 @@ use scheduler::{Failure, admission_check};
 use crate::resources::Qos;
 use crate::resources::is_extended;
 use preemption::{Candidate, Need};
+use scheduler::pod::PodInfo;
 
 /// Why the node rejects a pod: reason and message of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +140,7 @@ impl Admission {
             let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
             return Err(Rejection::new("PodOSSelectorNodeLabelDoesNotMatch", message));
         }
-        let requests = known_requests(&pod.view.requests, &node.view.allocatable);
+        let requests = known_requests(&pod.view, &node.view.allocatable);
         let mut failures = self.failures(&state, &node, &pod, &requests, Counting::All);
         let mut waits_for = BTreeSet::new();
         if !failures.is_empty() && state.taken.values().any(|t| t.ending) {
@@ -310,10 +311,13 @@ enum Counting {
     WithoutEnding,
 }
 
-/// The requests without extended resources that the node does not have: the cluster may have them.
-fn known_requests(requests: &Resources, allocatable: &Resources) -> Resources {
-    let mut known = requests.clone();
-    known.extended.retain(|(name, _)| !is_extended(name) || allocatable.extended.iter().any(|(n, _)| n == name));
+/// The requests without extended resources that the node does not have, as the cluster may have them, and without those that are
+/// devices of a claim.
+fn known_requests(pod: &PodInfo, allocatable: &Resources) -> Resources {
+    let mut known = pod.requests.clone();
+    let is_claimed = |name: &str| pod.claimed_resources.iter().any(|claimed| **claimed == *name);
+    let has = |name: &str| allocatable.extended.iter().any(|(n, _)| **n == *name);
+    known.extended.retain(|(name, _)| !is_claimed(name) && (!is_extended(name) || has(name)));
     known
 }
 

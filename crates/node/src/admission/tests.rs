@@ -72,6 +72,15 @@ fn a_pod_is_held_against_what_the_scheduler_checks() {
     // An extended resource that no node has may be one of the cluster; a NoSchedule taint does not keep out a bound pod.
     let spec = requests(json!({"cpu": "1500m", "example.com/license": 5}));
     drop(a.admit(pod("p", 0, spec), Qos::Burstable).unwrap());
+    // The devices of a class are those of a claim, which the status names.
+    let class = "deviceclass.resource.kubernetes.io/gpu";
+    let refused = a.admit(pod("p", 0, requests(json!({class: 1}))), Qos::BestEffort).err().unwrap();
+    assert_eq!(refused.reason, format!("OutOf{class}"));
+    let status = json!({"extendedResourceClaimStatus": {"resourceClaimName": "c",
+        "requestMappings": [{"containerName": "c", "resourceName": class, "requestName": "r"}]}});
+    let view = json!({"metadata": {"name": "p", "uid": "p"}, "spec": requests(json!({class: 1})), "status": status});
+    let claimed = scheduler::pod::Pod::new(serde_json::to_vec(&view).unwrap().into()).unwrap();
+    drop(a.admit(Arc::new(claimed), Qos::BestEffort).unwrap());
     a.set_node(node(json!({}), json!([{"key": "out", "effect": "NoExecute"}])));
     let refused = a.admit(pod("p", 0, json!({})), Qos::BestEffort).err().unwrap();
     assert_eq!(refused.message, "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate");

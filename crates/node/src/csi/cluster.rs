@@ -1,17 +1,20 @@
 //! What volumes of CSI drivers need of the API, with the identity of the node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Client, DeleteOptions, Informer, Key, Patch, Recorder, Regarding, Severity, WriteOptions};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use meta::Clock;
 use plugins::api::csi::NodeGetInfoResponse;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::node_info;
 use crate::objects::Whole;
+use crate::provisioner::growth::{self, Progress};
 
 /// Tries of a write that conflicts with others.
 const TRIES: usize = 10;
@@ -30,8 +33,12 @@ pub trait Cluster: Send + Sync {
     async fn install(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String>;
     /// Removes a driver from the node and its CSINode. Errors with the reason.
     async fn uninstall(&self, driver: &str) -> Result<(), String>;
-    /// Records that the file system of a claim has this capacity.
-    async fn finish_expansion(&self, claim: &PersistentVolumeClaim, capacity: &str) -> Result<(), client::Error>;
+    /// Records how far the growth of a claim is. Returns the claim with that.
+    async fn report_growth(
+        &self,
+        claim: &PersistentVolumeClaim,
+        progress: Progress<'_>,
+    ) -> Result<PersistentVolumeClaim, client::Error>;
     /// Emits an event about the pod and the claim.
     fn event(&self, pod: &Pod, claim: &PersistentVolumeClaim, is_warning: bool, reason: &str, message: String);
 }
@@ -41,19 +48,26 @@ pub struct ApiCluster {
     client: Client,
     node_name: String,
     recorder: Recorder,
+    clock: Arc<dyn Clock>,
     node: Informer<Whole>,
     /// A change of the node.
-    changed: std::sync::Arc<Notify>,
+    changed: Arc<Notify>,
     _subscription: client::informer::Subscription,
 }
 
 impl ApiCluster {
     /// `node`: an informer of the node itself.
-    pub fn new(client: Client, node_name: String, recorder: Recorder, node: Informer<Whole>) -> Self {
-        let changed: std::sync::Arc<Notify> = std::sync::Arc::default();
+    pub fn new(
+        client: Client,
+        node_name: String,
+        recorder: Recorder,
+        clock: Arc<dyn Clock>,
+        node: Informer<Whole>,
+    ) -> Self {
+        let changed: Arc<Notify> = Arc::default();
         let notify = changed.clone();
         let subscription = node.subscribe(move |_| notify.notify_waiters());
-        Self { client, node_name, recorder, node, changed, _subscription: subscription }
+        Self { client, node_name, recorder, clock, node, changed, _subscription: subscription }
     }
 
     fn is_attached(&self, volume: &str) -> bool {
@@ -184,13 +198,20 @@ impl Cluster for ApiCluster {
             .map_err(|e| format!("error removing CSI driver node info from Node object {e}"))
     }
 
-    async fn finish_expansion(&self, claim: &PersistentVolumeClaim, capacity: &str) -> Result<(), client::Error> {
+    async fn report_growth(
+        &self,
+        claim: &PersistentVolumeClaim,
+        progress: Progress<'_>,
+    ) -> Result<PersistentVolumeClaim, client::Error> {
+        let Some(status) = growth::status(claim, progress, &meta::time::format(self.clock.now())) else {
+            return Ok(claim.clone());
+        };
         let meta = &claim.metadata;
         let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref());
-        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": meta.resource_version},
-            "status": node_info::expanded(claim, capacity)}));
+        let metadata = json!({"resourceVersion": meta.resource_version});
+        let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
         let api = self.client.api::<PersistentVolumeClaim>().namespace(namespace);
-        api.patch_status(name.unwrap_or_default(), &WriteOptions::default(), &patch).await.map(drop)
+        api.patch_status(name.unwrap_or_default(), &WriteOptions::default(), &patch).await
     }
 
     fn event(&self, pod: &Pod, claim: &PersistentVolumeClaim, is_warning: bool, reason: &str, message: String) {

@@ -5,11 +5,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use plugins::api::csi::{
     self, CapacityRange, NodeCapability, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
 };
+use plugins::{Code, Error};
 use std::path::PathBuf;
 
 use super::Csi;
-use super::driver::Usage;
+use super::driver::{Usage, is_final};
 use super::volume::Persistent;
+use crate::provisioner::growth::Progress;
 
 /// The bytes of a quantity; 0 for one that is missing or cannot be read.
 fn bytes(quantity: Option<&Quantity>) -> i64 {
@@ -22,6 +24,27 @@ pub(crate) fn new_size(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
     let has = claim.status.as_ref()?.capacity.as_ref()?.get("storage");
     let (size, has) = (bytes(Some(capacity)), bytes(has));
     (has > 0 && size > has).then(|| (capacity.clone(), size))
+}
+
+/// The bytes that a claim requests.
+fn requested(claim: &PersistentVolumeClaim) -> i64 {
+    let resources = claim.spec.as_ref().and_then(|s| s.resources.as_ref());
+    bytes(resources.and_then(|r| r.requests.as_ref()?.get("storage")))
+}
+
+/// Whether the node has its turn: the controller has done its part, and the node has not found that the size is infeasible. A controller
+/// that reports no progress leaves it to the sizes.
+fn may_grow_on_node(claim: &PersistentVolumeClaim) -> bool {
+    let statuses = claim.status.as_ref().and_then(|s| s.allocated_resource_statuses.as_ref());
+    statuses
+        .and_then(|s| s.get("storage"))
+        .is_none_or(|s| matches!(s.as_str(), "NodeResizePending" | "NodeResizeInProgress"))
+}
+
+/// Whether the driver can never expand the volume to this size.
+fn is_infeasible(error: &Error) -> bool {
+    matches!(error, Error::Status(_))
+        && matches!(error.code(), Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
 }
 
 /// Where a volume is published for a pod.
@@ -37,21 +60,22 @@ impl Csi {
     /// Makes the file system of a published volume as large as the volume, if the claim says that it is not. Emits an event.
     pub async fn expand(&self, volume: &Persistent<'_>, claim: &PersistentVolumeClaim, pod: &Pod) {
         let Some((capacity, size)) = new_size(claim, volume.volume) else { return };
-        let name = volume.name;
-        match self.expand_to(volume, pod, size).await {
+        let (name, mut claim) = (volume.name, claim.clone());
+        match self.expand_to(volume, &mut claim, pod, size).await {
             Ok(false) => {}
-            Ok(true) => self.finish_expansion(name, claim, &capacity, pod).await,
+            Ok(true) => self.finish_expansion(name, &claim, &capacity, pod).await,
             Err(why) => {
                 let message = format!("MountVolume.NodeExpandVolume failed for volume {name:?} : {why}");
-                self.cluster.event(pod, claim, true, "VolumeResizeFailed", message);
+                self.cluster.event(pod, &claim, true, "VolumeResizeFailed", message);
             }
         }
     }
 
     /// Records that the claim has the capacity of its volume, and emits an event.
     pub async fn finish_expansion(&self, volume: &str, claim: &PersistentVolumeClaim, capacity: &Quantity, pod: &Pod) {
-        match self.cluster.finish_expansion(claim, &capacity.0).await {
-            Ok(()) => {
+        match self.cluster.report_growth(claim, Progress::Finished(capacity)).await {
+            Ok(_) => {
+                self.failed_growth.lock().remove(volume);
                 let node = &self.node_name;
                 let message = format!("MountVolume.NodeExpandVolume succeeded for volume {volume:?} {node}");
                 self.cluster.event(pod, claim, false, "FileSystemResizeSuccessful", message);
@@ -90,8 +114,17 @@ impl Csi {
         answer.inspect_err(|error| tracing::debug!(driver = volume.driver, %error, "no usage of a volume")).ok()
     }
 
-    /// Returns whether the driver has expanded the volume; it may have nothing to do.
-    async fn expand_to(&self, volume: &Persistent<'_>, pod: &Pod, size: i64) -> Result<bool, String> {
+    /// Returns whether the driver has expanded the volume; it may have nothing to do. Keeps the status of the claim up to date.
+    async fn expand_to(
+        &self,
+        volume: &Persistent<'_>,
+        claim: &mut PersistentVolumeClaim,
+        pod: &Pod,
+        size: i64,
+    ) -> Result<bool, String> {
+        if !may_grow_on_node(claim) {
+            return Ok(false);
+        }
         let source = volume.source;
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         if !self.published.lock().contains(&(uid.to_owned(), volume.name.to_owned())) {
@@ -113,9 +146,20 @@ impl Csi {
             volume_capability: Some(driver.capability(&usage, None)),
             secrets: self.secrets(source.node_expand_secret_ref.as_ref(), "NodeExpandSecretRef").await?,
         };
-        let expanded = driver.call(&csi::NODE_EXPAND_VOLUME, request).await;
-        expanded.map_err(|e| format!("Expander.NodeExpand failed to expand the volume : {e}"))?;
-        Ok(true)
+        let unreported = |e: client::Error| format!("failed to mark node expansion in progress: {e}");
+        *claim = self.cluster.report_growth(claim, Progress::OnNode).await.map_err(unreported)?;
+        let Err(error) = driver.call(&csi::NODE_EXPAND_VOLUME, request).await else { return Ok(true) };
+        let why = format!("Expander.NodeExpand failed to expand the volume : {error}");
+        if is_final(&error) {
+            // A claim that wants another size by now is the controller's again.
+            let failed_before = !self.failed_growth.lock().insert(volume.name.to_owned());
+            let is_infeasible = is_infeasible(&error) || (failed_before && requested(claim) != size);
+            match self.cluster.report_growth(claim, Progress::FailedOnNode { is_infeasible, why: &why }).await {
+                Ok(reported) => *claim = reported,
+                Err(error) => tracing::warn!(volume = volume.name, %error, "recording a failed expansion failed"),
+            }
+        }
+        Err(why)
     }
 }
 

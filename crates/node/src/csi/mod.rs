@@ -1,6 +1,6 @@
 //! Volumes of CSI drivers on this node: registration of drivers, staging and publishing.
 //!
-//! [`Csi`] is shared by all pods. [`volume`] makes and removes volumes, [`registration`] follows drivers, [`paths`] has upstream's paths
+//! [`Csi`] is shared by all pods. [`volume`] makes and removes volumes for pods, [`unstage`] what they shared, [`registration`] follows drivers, [`paths`] has upstream's paths
 //! and the records, [`driver`] the calls, and [`cluster`] what is read from and written to the API.
 //!
 //! **Invariants.** What a driver may have mounted has a record on the disk, from before the call until after it is undone: a new agent
@@ -13,6 +13,7 @@ mod expand;
 mod node_info;
 pub(crate) mod paths;
 mod registration;
+mod unstage;
 mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +24,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use plugins::KubeletRoot;
 use supervisor::blocking;
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use cluster::Cluster;
 use driver::Driver;
@@ -44,15 +45,19 @@ pub struct Csi {
     node_name: String,
     cluster: Arc<dyn Cluster>,
     drivers: Mutex<BTreeMap<String, Driver>>,
-    /// A driver has registered.
-    registered: Notify,
+    /// How many times a driver has registered.
+    registrations: watch::Sender<u64>,
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// What this agent has published: UID of the pod and name of the volume.
     published: Mutex<BTreeSet<(String, String)>>,
     /// What was begun for pods, by the name of the volume, until they are gone.
     begun: Mutex<BTreeMap<String, BTreeMap<String, Record>>>,
+    /// Volumes that are being unstaged, by their unique names.
+    unstaging: Mutex<BTreeSet<String>>,
     /// Attachable volumes that are about to be staged, with the number of pods.
     awaited: Mutex<BTreeMap<String, usize>>,
+    /// Volumes that drivers could not make larger.
+    failed_growth: Mutex<BTreeSet<String>>,
     /// What the node reports as in use; `None` before the first report.
     reported: tokio::sync::Mutex<Option<BTreeSet<String>>>,
 }
@@ -65,11 +70,13 @@ impl Csi {
             node_name: node_name.to_owned(),
             cluster,
             drivers: Mutex::default(),
-            registered: Notify::new(),
+            registrations: watch::Sender::new(0),
+            unstaging: Mutex::default(),
             locks: Mutex::default(),
             published: Mutex::default(),
             begun: Mutex::default(),
             awaited: Mutex::default(),
+            failed_growth: Mutex::default(),
             reported: tokio::sync::Mutex::default(),
         }
     }
@@ -78,13 +85,11 @@ impl Csi {
     async fn driver(&self, name: &str) -> Result<Driver, String> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
-            let registered = self.registered.notified();
-            tokio::pin!(registered);
-            registered.as_mut().enable();
+            let mut registrations = self.registrations.subscribe();
             if let Some(driver) = self.drivers.lock().get(name) {
                 return Ok(driver.clone());
             }
-            if tokio::time::timeout_at(deadline, registered).await.is_err() {
+            if tokio::time::timeout_at(deadline, registrations.changed()).await.is_err() {
                 return Err(format!("driver name {name} not found in the list of registered CSI drivers"));
             }
         }
@@ -141,24 +146,6 @@ impl Csi {
         *self.reported.lock().await = None;
         if let Err(error) = self.report_in_use().await {
             tracing::warn!(error, "reporting the volumes in use failed; it is repeated with the next volume");
-        }
-    }
-
-    /// Unstages volumes of a driver that no pod has: an earlier agent ended in between.
-    async fn unstage_unused(&self, name: &str) {
-        let staged = match self.staged().await {
-            Ok(staged) => staged,
-            Err(error) => return tracing::warn!(%error, "reading the records of staged volumes failed"),
-        };
-        for (_, record) in staged.into_iter().filter(|(_, r)| r.driver_name == name) {
-            let _guard = self.lock(&record.driver_name, &record.volume_handle).await;
-            if let Err(error) = self.unstage(&record).await {
-                let handle = &record.volume_handle;
-                tracing::warn!(driver = name, handle, error, "unstaging an unused volume failed");
-            }
-        }
-        if let Err(error) = self.report_in_use().await {
-            tracing::warn!(error, "reporting the volumes in use failed");
         }
     }
 }

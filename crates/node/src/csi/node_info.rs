@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use plugins::api::csi::NodeGetInfoResponse;
@@ -88,18 +88,6 @@ pub(super) fn uninstalled(node: &Node, driver: &str) -> Option<Value> {
     ids.remove(driver)?;
     let value = if ids.is_empty() { Value::Null } else { serde_json::to_string(&ids).ok()?.into() };
     Some(json!({"annotations": {NODE_ID: value}}))
-}
-
-/// The status to merge into a claim whose file system has been expanded.
-pub(super) fn expanded(claim: &PersistentVolumeClaim, capacity: &str) -> Value {
-    let status = claim.status.clone().unwrap_or_default();
-    let conditions = status.conditions.unwrap_or_default().into_iter();
-    let is_done = |kind: &str| {
-        matches!(kind, "Resizing" | "FileSystemResizePending" | "NodeResizeError" | "ControllerResizeError")
-    };
-    let kept: Vec<_> = conditions.filter(|c| !is_done(&c.type_)).collect();
-    let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
-    json!({"capacity": {"storage": capacity}, "conditions": kept, "allocatedResourceStatuses": {"storage": null}})
 }
 
 #[cfg(test)]

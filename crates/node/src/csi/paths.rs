@@ -72,6 +72,11 @@ impl Record {
         absent(fs::remove_dir(directory))
     }
 
+    /// Whether another record, perhaps of another pod, is of the same volume.
+    pub fn is_same_volume(&self, other: &Self) -> bool {
+        self.driver_name == other.driver_name && self.volume_handle == other.volume_handle
+    }
+
     /// The name of the volume in the status of nodes.
     pub fn unique_name(&self) -> String {
         unique_name(&self.driver_name, &self.volume_handle)

@@ -49,7 +49,7 @@ impl Handler for Registration {
         let (driver, info) = opened.map_err(|e| e.to_string())?;
         csi.cluster.install(&plugin.name, &info).await?;
         csi.drivers.lock().insert(plugin.name.clone(), driver);
-        csi.registered.notify_waiters();
+        csi.registrations.send_modify(|n| *n = n.wrapping_add(1));
         let (csi, name) = (csi.clone(), plugin.name.clone());
         tokio::spawn(async move { csi.unstage_unused(&name).await });
         Ok(())

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::provisioner::growth::{self, Progress, merge};
 use crate::volumes::token::{self, Issued, Tokens};
 use crate::volumes::usage::{Amount, ClaimedVolume, Place, PodVolume, VolumeUsages};
 
@@ -65,9 +66,24 @@ impl Cluster for Api {
         Ok(())
     }
 
-    async fn finish_expansion(&self, _: &PersistentVolumeClaim, capacity: &str) -> Result<(), client::Error> {
-        self.log.lock().push(format!("expanded {capacity}"));
-        Ok(())
+    async fn report_growth(
+        &self,
+        claim: &PersistentVolumeClaim,
+        progress: Progress<'_>,
+    ) -> Result<PersistentVolumeClaim, client::Error> {
+        self.log.lock().push(match progress {
+            Progress::Finished(capacity) => format!("expanded {}", capacity.0),
+            Progress::OnNode => "growing".into(),
+            Progress::FailedOnNode { is_infeasible, .. } => format!("not grown, infeasible: {is_infeasible}"),
+            other => format!("{other:?}"),
+        });
+        let mut claim = claim.clone();
+        if let Some(change) = growth::status(&claim, progress, "2026-01-01T00:00:00Z") {
+            let mut status = serde_json::to_value(&claim.status).unwrap();
+            merge(&mut status, &change);
+            claim.status = serde_json::from_value(status).unwrap();
+        }
+        Ok(claim)
     }
 
     fn event(&self, _: &Pod, _: &PersistentVolumeClaim, _: bool, reason: &str, message: String) {
@@ -216,6 +232,21 @@ impl Lab {
         Request { pod, is_read_only: false, group: None, on_mismatch: false, tokens: &Token, ends }
     }
 
+    /// Tears down the volumes of a pod, and waits until those that no pod has are unstaged.
+    async fn tear_down(&self, pod: &str) -> Result<(), String> {
+        self.csi.tear_down_pod(pod).await?;
+        self.wait_for("unstaged volumes", |lab| lab.csi.unstaging.lock().is_empty()).await;
+        Ok(())
+    }
+
+    async fn wait_for(&self, what: &str, is: impl Fn(&Self) -> bool) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        while !is(self) {
+            assert!(tokio::time::Instant::now() < deadline, "{what}: {:?}", self.log.lock());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut *self.log.lock())
     }
@@ -282,12 +313,12 @@ async fn two_pods_share_what_is_staged() {
     for part in ["noatime", "ext4", "\"a\": \"b\"", "mode: SingleNodeWriter", "globalmount"] {
         assert!(sent.contains(part), "{part}: {sent}");
     }
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert_eq!(lab.take_log(), ["unpublish u1"]);
-    lab.csi.tear_down_pod("u2").await.unwrap();
+    lab.tear_down("u2").await.unwrap();
     assert_eq!(lab.take_log(), ["unpublish u2", "unstage globalmount"]);
     assert!(lab.left().is_empty());
-    lab.csi.tear_down_pod("u2").await.unwrap();
+    lab.tear_down("u2").await.unwrap();
     assert!(lab.take_log().is_empty());
 }
 
@@ -304,7 +335,7 @@ async fn a_pod_waits_until_the_volume_is_attached_and_reports_it_in_use_first() 
     lab.set_up("u1").await.unwrap();
     assert_eq!(lab.take_log(), [lab_attachment().as_str(), "stage globalmount", "publish u1"]);
     assert!(lab.requests.lock().join("\n").contains("\"device\": \"sdx\""));
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert_eq!(lab.take_log(), ["unpublish u1", "unstage globalmount", "in use []"]);
 }
 
@@ -313,11 +344,30 @@ fn lab_attachment() -> String {
 }
 
 #[tokio::test]
+async fn a_volume_is_not_in_use_any_more_once_its_driver_does_not_attach_volumes() {
+    let lab = Lab::new(STAGES).await;
+    *lab.api.attachment.lock() = json!({"metadata": {}, "spec": {"attacher": NAME, "nodeName": "n", "source": {}},
+            "status": {"attached": true}});
+    lab.api.attached.send_replace(true);
+    lab.set_up("u1").await.unwrap();
+    lab.csi.follow_driver(NAME, &pod("u1"), "pv").await.unwrap();
+    lab.take_log();
+    lab.no_attach();
+    for _ in 0..2 {
+        lab.csi.follow_driver(NAME, &pod("u1"), "pv").await.unwrap();
+    }
+    assert_eq!(lab.take_log(), ["in use []"]);
+    assert_eq!(lab.left(), ["u1 pv", "staged pv"]);
+    lab.tear_down("u1").await.unwrap();
+    assert!(lab.left().is_empty());
+}
+
+#[tokio::test]
 async fn a_pod_that_ends_while_it_waits_leaves_nothing_in_use() {
     let lab = Lab::new(STAGES).await;
     let failure = lab.set_up_as("u1", &volume(json!({})), std::future::ready(())).await.unwrap_err();
     assert!(failure.why.contains("deleted"), "{failure:?}");
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert!(lab.left().is_empty());
     assert!(lab.csi.awaited.lock().is_empty());
 }
@@ -332,14 +382,14 @@ async fn a_new_agent_finds_what_was_published_and_unstages_what_no_pod_has() {
     assert_eq!(lab.stages.load(Ordering::SeqCst), 2, "the new agent asks the driver again");
     lab.restart().await;
     lab.take_log();
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert_eq!(lab.take_log(), ["unpublish u1", "unstage globalmount"]);
     // The agent ends between unpublishing and unstaging.
     lab.set_up("u1").await.unwrap();
     Record::remove(&lab.csi.layout.pod_volume("u1", "pv")).unwrap();
     lab.restart().await;
     lab.csi.unstage_unused(NAME).await;
-    assert!(lab.left().is_empty(), "{:?}", lab.left());
+    lab.wait_for("nothing staged", |lab| lab.left().is_empty()).await;
 }
 
 #[tokio::test]
@@ -357,7 +407,7 @@ async fn what_the_driver_refuses_is_not_there_and_what_it_may_have_done_is_undon
     let failure = lab.set_up("u1").await.unwrap_err();
     assert_eq!((failure.stage, lab.left()), ("MountVolume.SetUp", vec!["staged pv".to_owned()]));
     lab.take_log();
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert_eq!(lab.take_log(), ["unstage globalmount"]);
 
     // It is unknown whether a call that does not end has done something.
@@ -365,12 +415,46 @@ async fn what_the_driver_refuses_is_not_there_and_what_it_may_have_done_is_undon
     lab.set_up("u1").await.unwrap_err();
     assert_eq!(lab.left(), ["u1 pv", "staged pv"]);
     lab.fails.lock().insert("unpublish", Status::internal("busy"));
-    let why = lab.csi.tear_down_pod("u1").await.unwrap_err();
+    let why = lab.tear_down("u1").await.unwrap_err();
     assert!(why.contains("Internal desc = busy"), "{why}");
     assert_eq!(lab.left(), ["u1 pv", "staged pv"], "nothing is forgotten");
     lab.fails.lock().clear();
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert!(lab.left().is_empty());
+}
+
+#[tokio::test]
+async fn a_pod_does_not_wait_until_its_volume_is_unstaged_and_another_one_gets_it_meanwhile() {
+    let lab = Lab::new(STAGES).await;
+    lab.no_attach();
+    for status in [Status::invalid_argument("final"), Status::deadline_exceeded("transient")] {
+        lab.set_up("u1").await.unwrap();
+        lab.fails.lock().insert("unstage", status);
+        lab.csi.tear_down_pod("u1").await.unwrap();
+        lab.wait_for("a second attempt", |lab| {
+            lab.log.lock().iter().filter(|l| *l == "unstage globalmount").count() == 2
+        })
+        .await;
+        assert_eq!(lab.left(), ["staged pv"]);
+        lab.set_up("u2").await.unwrap();
+        // The attempts end, since a pod has the volume.
+        lab.wait_for("no attempts", |lab| lab.csi.unstaging.lock().is_empty()).await;
+        lab.fails.lock().clear();
+        let log = lab.take_log();
+        assert_eq!(log.iter().filter(|l| l.starts_with("stage")).count(), 2, "{log:?}");
+        lab.tear_down("u2").await.unwrap();
+        assert_eq!(lab.take_log(), ["unpublish u2", "unstage globalmount"]);
+        assert!(lab.left().is_empty());
+    }
+    // A driver that is not there is not waited for: it unstages once it registers.
+    lab.set_up("u1").await.unwrap();
+    lab.fails.lock().insert("unstage", Status::unavailable("later"));
+    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.wait_for("an attempt", |lab| lab.log.lock().iter().any(|l| l == "unstage globalmount")).await;
+    Registration(lab.csi.clone()).deregister(&lab.plugin()).await;
+    lab.fails.lock().clear();
+    lab.register().await.unwrap();
+    lab.wait_for("nothing staged", |lab| lab.left().is_empty()).await;
 }
 
 #[tokio::test]
@@ -385,7 +469,7 @@ async fn a_driver_that_hangs_does_not_keep_a_pod_from_ending() {
         }
     };
     lab.set_up_as("u1", &volume(json!({})), ends).await.unwrap_err();
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert_eq!(lab.take_log(), ["stage globalmount", "publish u1", "unpublish u1", "unstage globalmount"]);
 }
 
@@ -397,7 +481,7 @@ async fn only_one_pod_has_a_volume_for_one_pod() {
     lab.set_up_as("u1", &single, std::future::pending()).await.unwrap();
     let failure = lab.set_up_as("u2", &single, std::future::pending()).await.unwrap_err();
     assert!(failure.why.contains("already in use by another pod"), "{failure:?}");
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     lab.set_up_as("u2", &single, std::future::pending()).await.unwrap();
     assert_eq!(lab.take_log(), ["publish u1", "unpublish u1", "publish u2"], "this driver stages nothing");
 }
@@ -421,7 +505,7 @@ async fn the_driver_gets_pods_tokens_and_secrets_that_it_requests() {
     ] {
         assert!(sent.contains(part), "{part}: {sent}");
     }
-    assert!(lab.csi.begin_republish(NAME, &pod("u1"), "pv").await.unwrap());
+    assert!(lab.csi.follow_driver(NAME, &pod("u1"), "pv").await.unwrap());
     lab.set_up_as("u1", &with_secret, std::future::pending()).await.unwrap();
     assert_eq!(lab.take_log(), ["publish u1", "publish u1"]);
 }
@@ -439,7 +523,7 @@ async fn inline_volumes_need_a_driver_that_supports_them() {
     assert!(failure.why.contains("volume mode \"Ephemeral\" not supported"), "{failure:?}");
     lab.api.driver.lock()["spec"]["volumeLifecycleModes"] = json!(["Ephemeral"]);
     lab.csi.set_up_inline(&inline, lab.request(&pod, std::future::pending())).await.unwrap();
-    lab.csi.tear_down_pod("u1").await.unwrap();
+    lab.tear_down("u1").await.unwrap();
     assert_eq!(lab.take_log(), ["publish u1", "unpublish u1"], "an inline volume is not staged");
     assert!(lab.left().is_empty());
 }
@@ -459,10 +543,33 @@ async fn a_volume_that_has_grown_is_expanded_once() {
     lab.take_log();
     lab.csi.expand(&persistent, &claim, &pod("u1")).await;
     let event = "event FileSystemResizeSuccessful MountVolume.NodeExpandVolume succeeded for volume \"pv\" n";
-    assert_eq!(lab.take_log(), ["expand 2147483648", "expanded 2Gi", event]);
-    lab.fails.lock().insert("expand", Status::internal("no space"));
-    lab.csi.expand(&persistent, &claim, &pod("u1")).await;
-    assert!(lab.take_log()[1].starts_with("event VolumeResizeFailed"));
+    assert_eq!(lab.take_log(), ["growing", "expand 2147483648", "expanded 2Gi", event]);
+    let claim_with = |status: &str, requested: &str| -> PersistentVolumeClaim {
+        serde_json::from_value(json!({"spec": {"resources": {"requests": {"storage": requested}}},
+            "status": {"capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": {"storage": status}}}))
+        .unwrap()
+    };
+    let mut attempts = Vec::new();
+    for (status, requested, failure) in [
+        ("NodeResizePending", "2Gi", Status::internal("no space")),
+        ("NodeResizeInProgress", "2Gi", Status::internal("no space")),
+        // The user has given up the size after failures.
+        ("NodeResizeInProgress", "1536Mi", Status::internal("no space")),
+        ("NodeResizePending", "2Gi", Status::out_of_range("too large")),
+        // Nothing is known of a call without an end.
+        ("NodeResizePending", "2Gi", Status::unavailable("later")),
+        ("NodeResizeInfeasible", "2Gi", Status::internal("not called")),
+        ("ControllerResizeInProgress", "2Gi", Status::internal("not called")),
+    ] {
+        lab.fails.lock().insert("expand", failure);
+        lab.csi.expand(&persistent, &claim_with(status, requested), &pod("u1")).await;
+        let log = lab.take_log();
+        let said = log.iter().any(|l| l.starts_with("event VolumeResizeFailed"));
+        assert_eq!(said, log.contains(&"expand 2147483648".to_owned()), "{log:?}");
+        attempts.push(log.into_iter().find(|l| l.starts_with("not grown")).unwrap_or_default());
+    }
+    let (again, never) = ("not grown, infeasible: false", "not grown, infeasible: true");
+    assert_eq!(attempts, [again, again, never, never, "", "", ""]);
 }
 
 #[tokio::test]

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, Pod, SecretReference};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use plugins::api::csi::{
     self, NodeCapability, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest,
 };
 use serde_json::json;
 use supervisor::blocking;
@@ -194,13 +194,47 @@ impl Csi {
         self.run(&plan, &[], request).await
     }
 
-    /// Lets the next call publish the volume again, if its driver requests that regularly. Returns whether it does.
-    pub async fn begin_republish(&self, driver: &str, pod: &Pod, name: &str) -> Result<bool, Failure> {
-        let requires = self.object(driver).await?.is_some_and(|o| o.spec.requires_republish == Some(true));
+    /// Follows what the driver requires by now: its volumes may not be attached any more, and the next call publishes this one again if
+    /// that is to happen regularly. Returns whether it is.
+    pub async fn follow_driver(&self, driver: &str, pod: &Pod, name: &str) -> Result<bool, Failure> {
+        let object = self.object(driver).await?;
+        if object.as_ref().is_some_and(|o| o.spec.attach_required == Some(false)) {
+            self.forget_attachment(pod, name).await?;
+        }
+        let requires = object.is_some_and(|o| o.spec.requires_republish == Some(true));
         if requires {
             self.published.lock().remove(&(uid(pod).to_owned(), name.to_owned()));
         }
         Ok(requires)
+    }
+
+    /// Reports a volume as not in use whose driver does not attach volumes any more, so that its attachment is removed.
+    async fn forget_attachment(&self, pod: &Pod, name: &str) -> Result<(), Failure> {
+        let failed = |e: std::io::Error| Failure::new(SET_UP, format!("failed to save volume info data: {e}"));
+        let directories = [self.layout.pod_volume(uid(pod), name), self.layout.device_record(name)];
+        let mut is_changed = false;
+        for directory in directories {
+            let at = directory.clone();
+            let Some(record) = blocking(move || Record::read(&at)).await.map_err(failed)? else { continue };
+            if record.attachment.is_empty() {
+                continue;
+            }
+            let _guard = self.lock(&record.driver_name, &record.volume_handle).await;
+            let record = Record { attachment: String::new(), ..record };
+            let staged = self.layout.staged(&record.driver_name, &record.volume_handle);
+            let written = blocking(move || -> std::io::Result<()> {
+                if Record::read(&staged)?.is_some() {
+                    record.write(&staged)?;
+                }
+                record.write(&directory)
+            });
+            written.await.map_err(failed)?;
+            is_changed = true;
+        }
+        if is_changed {
+            self.report_in_use().await.map_err(|e| Failure::new(SET_UP, e))?;
+        }
+        Ok(())
     }
 
     async fn object(&self, driver: &str) -> Result<Option<CSIDriver>, Failure> {
@@ -299,7 +333,7 @@ impl Csi {
         }
     }
 
-    fn staging_path(&self, record: &Record, is_block: bool) -> PathBuf {
+    pub(super) fn staging_path(&self, record: &Record, is_block: bool) -> PathBuf {
         match is_block {
             true => self.layout.staged_device(&record.name),
             false => self.layout.staged(&record.driver_name, &record.volume_handle).join("globalmount"),
@@ -375,10 +409,8 @@ impl Csi {
     /// Whether a pod has the volume, as far as records tell.
     async fn has_pods(&self, record: &Record) -> bool {
         let records = self.records().await;
-        let is_same =
-            |(_, r): &(String, Record)| r.driver_name == record.driver_name && r.volume_handle == record.volume_handle;
         // What cannot be read may be there.
-        records.map_or(true, |all| all.iter().any(is_same))
+        records.map_or(true, |all| all.iter().any(|(_, r)| r.is_same_volume(record)))
     }
 
     async fn publish(&self, plan: &Plan, driver: &Driver, p: Publish<'_>) -> Result<(), Failure> {
@@ -450,7 +482,7 @@ impl Csi {
     }
 
     /// Undoes what was done for a volume of a pod, whose record is in `directory`. Does nothing if there is none.
-    async fn tear_down(&self, pod: &str, directory: &Path) -> Result<(), String> {
+    async fn tear_down(self: &Arc<Self>, pod: &str, directory: &Path) -> Result<(), String> {
         let is_block = directory.starts_with(self.layout.pod_devices(pod));
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let at = if is_block { self.layout.device_record(&name) } else { directory.to_owned() };
@@ -479,16 +511,14 @@ impl Csi {
         removed.await.map_err(|e| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to clean mount dir: {e}"))?;
         self.published.lock().remove(&(pod.to_owned(), name));
         if record.volume_lifecycle_mode != "Ephemeral" {
-            self.unstage(&record).await?;
-            if let Err(error) = self.report_in_use().await {
-                tracing::warn!(error, "reporting the volumes in use failed; it is repeated with the next volume");
-            }
+            self.begin_unstage(record);
         }
         Ok(())
     }
 
-    /// Undoes everything for a pod whose containers have ended.
-    pub async fn tear_down_pod(&self, pod: &str) -> Result<(), String> {
+    /// Unpublishes the volumes of a pod whose containers have ended. Staged volumes that no other pod has are unstaged afterwards: the pod
+    /// does not wait for that, as upstream.
+    pub async fn tear_down_pod(self: &Arc<Self>, pod: &str) -> Result<(), String> {
         let layout = self.layout.clone();
         let (volumes, devices) = (layout.pod_volumes(pod), layout.pod_devices(pod));
         for parent in [volumes, devices] {
@@ -498,73 +528,8 @@ impl Csi {
                 self.tear_down(pod, &parent.join(name)).await?;
             }
         }
-        self.finish(pod).await
-    }
-
-    /// Unstages what was begun for a pod and not published. The pod's volumes are torn down.
-    async fn finish(&self, pod: &str) -> Result<(), String> {
-        let begun = self.begun.lock().get(pod).cloned().unwrap_or_default();
-        let mut is_attachable = false;
-        for record in begun.into_values().filter(|r| r.volume_lifecycle_mode != "Ephemeral") {
-            let _guard = self.lock(&record.driver_name, &record.volume_handle).await;
-            if self.has_stage(&record).await {
-                self.unstage(&record).await?;
-                is_attachable |= !record.attachment.is_empty();
-            }
-        }
-        self.begun.lock().remove(pod);
-        if is_attachable && let Err(error) = self.report_in_use().await {
-            tracing::warn!(error, "reporting the volumes in use failed; it is repeated with the next volume");
-        }
+        self.unstage_begun(pod).await;
         Ok(())
-    }
-
-    async fn has_stage(&self, record: &Record) -> bool {
-        let directories =
-            [self.layout.device_record(&record.name), self.layout.staged(&record.driver_name, &record.volume_handle)];
-        blocking(move || directories.iter().any(|d| Record::read(d).map_or(true, |r| r.is_some()))).await
-    }
-
-    /// Unstages a volume that no pod has. The caller has locked it.
-    pub(super) async fn unstage(&self, record: &Record) -> Result<(), String> {
-        let users = self.records().await.map_err(|e| e.to_string())?;
-        let is_same =
-            |(_, r): &(String, Record)| r.driver_name == record.driver_name && r.volume_handle == record.volume_handle;
-        if users.iter().any(is_same) || self.awaited.lock().contains_key(&record.unique_name()) {
-            return Ok(());
-        }
-        let device = self.layout.device_record(&record.name);
-        let is_block = blocking({
-            let device = device.clone();
-            move || Record::read(&device).is_ok_and(|r| r.is_some())
-        })
-        .await;
-        let path = self.staging_path(record, is_block);
-        let driver = self.driver(&record.driver_name).await.map_err(|e| {
-            format!("kubernetes.io/csi: attacher.UnmountDevice failed to create newCsiDriverClient: {e}")
-        })?;
-        if driver.can(NodeCapability::StageUnstageVolume) {
-            let request = NodeUnstageVolumeRequest {
-                volume_id: record.volume_handle.clone(),
-                staging_target_path: self.shown(&path),
-            };
-            let unstaged = driver.call(&csi::NODE_UNSTAGE_VOLUME, request).await;
-            unstaged.map_err(|e| format!("kubernetes.io/csi: attacher.UnmountDevice failed: {e}"))?;
-        }
-        let (published, staged) = (
-            self.layout.published_devices(&record.name),
-            self.layout.staged(&record.driver_name, &record.volume_handle),
-        );
-        let removed = blocking(move || {
-            if !is_block {
-                return remove_mount_point(&path).and_then(|()| Record::remove(&staged));
-            }
-            remove_mount_point(&path)?;
-            absent(std::fs::remove_dir(published))?;
-            Record::remove(&device)?;
-            absent(device.parent().map_or(Ok(()), std::fs::remove_dir))
-        });
-        removed.await.map_err(|e| format!("failed to clean up global mount: {e}"))
     }
 
     pub(super) fn shown(&self, path: &Path) -> String {

@@ -41,8 +41,26 @@ fn from_ephemeral(c: &EphemeralContainer) -> Container {
         termination_message_path: c.termination_message_path.clone(),
         termination_message_policy: c.termination_message_policy.clone(),
         tty: c.tty,
+        volume_devices: c.volume_devices.clone(),
         volume_mounts: c.volume_mounts.clone(),
         working_dir: c.working_dir.clone(),
         ..Container::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_ephemeral_container_keeps_its_fields() {
+        // All that one may have, but the name of the container whose processes it shares.
+        let fields = json!({"name": "e", "image": "i", "imagePullPolicy": "Always", "command": ["c"], "args": ["a"], "workingDir": "/w",
+            "env": [{"name": "k", "value": "v"}], "envFrom": [{"prefix": "p"}], "stdin": true, "stdinOnce": true, "tty": true,
+            "securityContext": {"privileged": true}, "terminationMessagePath": "/t", "terminationMessagePolicy": "File",
+            "volumeMounts": [{"name": "v", "mountPath": "/v"}], "volumeDevices": [{"name": "d", "devicePath": "/d"}]});
+        let c = serde_json::from_value(fields.clone()).unwrap();
+        assert_eq!(serde_json::to_value(from_ephemeral(&c)).unwrap(), fields);
     }
 }

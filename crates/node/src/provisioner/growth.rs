@@ -72,6 +72,10 @@ pub enum Progress<'a> {
     Infeasible(&'a str),
     /// The file system is to use the capacity of the volume.
     FileSystemPending,
+    /// A driver makes the file system larger on the node.
+    OnNode,
+    /// A driver has not made the file system larger; if `is_infeasible`, it is not called again.
+    FailedOnNode { is_infeasible: bool, why: &'a str },
     /// The claim has this capacity.
     Finished(&'a Quantity),
     /// The claim does not grow any more.
@@ -90,6 +94,9 @@ pub fn status(claim: &PersistentVolumeClaim, progress: Progress<'_>, now: &str) 
         json!({"type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": since, "message": message})
     };
     let resizing = || condition("Resizing", "");
+    let of_growth = || -> Vec<Value> {
+        old.iter().filter(|c| is_of_growth(c)).filter_map(|c| serde_json::to_value(c).ok()).collect()
+    };
     let (mut out, new) = match progress {
         Progress::Started(size) => (
             json!({"allocatedResources": {"storage": size},
@@ -110,6 +117,17 @@ pub fn status(claim: &PersistentVolumeClaim, progress: Progress<'_>, now: &str) 
                 ),
             ],
         ),
+        Progress::OnNode => (json!({"allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}), of_growth()),
+        Progress::FailedOnNode { is_infeasible, why } => {
+            let mut conditions = of_growth();
+            conditions.retain(|c| c["type"] != "NodeResizeError");
+            conditions.push(condition("NodeResizeError", &format!("failed to expand pvc with {why}")));
+            let changed = match is_infeasible {
+                true => json!({"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}),
+                false => json!({}),
+            };
+            (changed, conditions)
+        }
         Progress::Finished(size) => (
             json!({"capacity": {"storage": size}, "allocatedResources": {"storage": size},
                 "allocatedResourceStatuses": {"storage": null}}),
@@ -131,7 +149,7 @@ pub fn status(claim: &PersistentVolumeClaim, progress: Progress<'_>, now: &str) 
 }
 
 /// Merges a patch into a value (RFC 7386).
-fn merge(value: &mut Value, patch: &Value) {
+pub(crate) fn merge(value: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         *value = patch.clone();
         return;

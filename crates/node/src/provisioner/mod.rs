@@ -11,7 +11,7 @@
 mod decide;
 mod directories;
 mod grow;
-mod growth;
+pub(crate) mod growth;
 mod turns;
 
 pub use decide::PROVISIONER;

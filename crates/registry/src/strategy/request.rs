@@ -40,6 +40,8 @@ impl<'a> Env<'a> {
 /// One request for a resource, as the registry handles it.
 pub struct Request {
     pub user: User,
+    /// The verb that was authorized; empty for a write of the server itself.
+    pub verb: &'static str,
     pub resource: Arc<Resource>,
     pub subresource: String,
     pub namespace: String,
@@ -52,6 +54,7 @@ impl Request {
     pub fn own(resource: Arc<Resource>, subresource: &str, namespace: &str, name: &str) -> Request {
         Request {
             user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+            verb: "",
             resource,
             subresource: subresource.into(),
             namespace: namespace.into(),

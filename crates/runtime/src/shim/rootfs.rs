@@ -16,7 +16,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AT_FDCWD, OFlag, open};
@@ -194,6 +194,18 @@ fn make_device(device: &DeviceNode, node: &Path) -> io::Result<Bind> {
     Ok(Bind { tree: sys::clone_mount(file.as_fd(), false)?, target: device.target.clone(), kind })
 }
 
+/// Errors unless the host has the device at the same path: nothing is created in the host's /dev.
+fn is_hosts(device: &DeviceNode) -> io::Result<()> {
+    let number = std::fs::metadata(&device.target).map(|m| m.rdev());
+    let (major, minor) = device.number();
+    match number {
+        Ok(number) if number == makedev(major, minor) => Ok(()),
+        _ => Err(io::Error::other(
+            "a privileged container has the /dev of the node, where it cannot be created: request it at another path",
+        )),
+    }
+}
+
 /// Whether the container gets the devices of the host. A container in a user namespace could not use them.
 fn has_devices(record: &ContainerRecord) -> bool {
     record.config.security.privileged && record.user_namespace.is_none()
@@ -244,16 +256,25 @@ impl Sources {
         Ok(Sources { mounts, devices, shm, cgroups })
     }
 
-    /// Creates the container's device nodes, unless it has the host's. They are in a file system in memory that is mounted on
-    /// `place` while they are created; the caller's mount namespace is its own.
+    /// Creates the container's device nodes. They are in a file system in memory that is mounted on `place` while they are created; the
+    /// caller's mount namespace is its own. A container with the host's /dev gets those that it requests elsewhere.
     fn make_devices(&mut self, record: &ContainerRecord, place: &Path) -> Result<()> {
-        if !self.devices.is_empty() {
+        let has_hosts = !self.devices.is_empty();
+        let requested: Vec<&DeviceNode> =
+            record.devices.iter().filter(|d| !has_hosts || !d.target.starts_with("/dev")).collect();
+        let basic: &[(&str, u64, u64)] = if has_hosts { &[] } else { DEVICES };
+        if has_hosts {
+            for device in record.devices.iter().filter(|d| d.target.starts_with("/dev")) {
+                is_hosts(device).map_err(stage(format_args!("device {}", device.target.display())))?;
+            }
+        }
+        if basic.is_empty() && requested.is_empty() {
             return Ok(());
         }
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
         mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some("mode=755,size=64k"))
             .map_err(|e| format!("mounting tmpfs for devices: {e}"))?;
-        let made = DEVICES.iter().map(|(name, major, minor)| {
+        let made = basic.iter().map(|(name, major, minor)| {
             let (node, mode) = (place.join(name), Mode::from_bits_truncate(0o666));
             mknod(&node, SFlag::S_IFCHR, mode, makedev(*major, *minor))?;
             // Regardless of the umask.
@@ -263,11 +284,11 @@ impl Sources {
             Ok(Bind { tree: sys::clone_mount(file.as_fd(), false)?, target, kind: FileKind::CharacterDevice })
         });
         let mut devices: Vec<Bind> = made.collect::<io::Result<_>>().map_err(stage("making devices"))?;
-        for (i, device) in record.devices.iter().enumerate() {
+        for (i, device) in requested.into_iter().enumerate() {
             let made = make_device(device, &place.join(format!("more-{i}")));
             devices.push(made.map_err(stage(format_args!("making device {}", device.target.display())))?);
         }
-        self.devices = devices;
+        self.devices.extend(devices);
         umount2(place, MntFlags::MNT_DETACH).map_err(|e| format!("leaving the file system of devices: {e}"))
     }
 

@@ -48,6 +48,14 @@ impl Claim {
         }
     }
 
+    /// What messages call it.
+    fn label(&self) -> String {
+        match self {
+            Self::Known(claim) => format!("{}/{}", claim.meta.namespace, claim.meta.name),
+            Self::Generated(_) => "/<extended-resources>".into(),
+        }
+    }
+
     /// What identifies it among reservations: its UID, or while it has none, that of its pod.
     fn id(&self, pod: &Pod) -> Arc<str> {
         match self {
@@ -97,7 +105,8 @@ impl DynamicResources {
 
     /// Names each share of a device.
     fn name_shares(&self, allocation: &mut Value) {
-        let Some(rng) = &self.rng else { return };
+        // A claim that has its devices gets none.
+        let Some(rng) = self.rng.as_ref().filter(|_| !allocation.is_null()) else { return };
         let results = allocation["devices"]["results"].as_array_mut().into_iter().flatten();
         for result in results.filter(|r| !r["shareID"].is_null()) {
             result["shareID"] = meta::random::uuid(&**rng).into();
@@ -143,22 +152,28 @@ impl DynamicResources {
         Ok(claims)
     }
 
-    /// What a pod needs on a node: its claims, with devices for those that have none. Errors with the reason why it cannot be had.
-    fn plan(&self, check: &Check<'_>, node: &NodeEntry) -> Result<Vec<Reservation>, &'static str> {
+    /// What a pod needs on a node: its claims, with devices for those that have none.
+    fn plan(&self, check: &Check<'_>, node: &NodeEntry) -> Result<Vec<Reservation>, Refusal> {
+        let refused = |why: &'static str| Refusal::unresolvable(NAME, why);
         let generated = match &check.extended {
             Extended::None => None,
-            Extended::Stale(_) => return Err("cannot schedule extended resource claim"),
-            Extended::Wanted(wanted) => wanted.on_node(check.devices, node)?.map(Arc::new),
+            Extended::Stale(_) => return Err(refused("cannot schedule extended resource claim")),
+            Extended::Wanted(wanted) => wanted.on_node(check.devices, node).map_err(refused)?.map(Arc::new),
         };
         if check.claims.iter().any(|c| !c.view.allocation.is_null() && !self.is_available(c, node)) {
-            return Err("resourceclaim not available on the node");
+            return Err(refused("resourceclaim not available on the node"));
         }
         let known = check.claims.iter().map(|c| Claim::Known((*c).clone()));
         let all: Vec<Claim> = known.chain(generated.map(Claim::Generated)).collect();
-        let missing: Vec<&DeviceClaimInfo> = all.iter().map(Claim::view).filter(|v| v.allocation.is_null()).collect();
+        let unallocated: Vec<&Claim> = all.iter().filter(|c| c.view().allocation.is_null()).collect();
+        let missing: Vec<&DeviceClaimInfo> = unallocated.iter().map(|c| c.view()).collect();
         let mut allocations = Vec::new();
         if !missing.is_empty() {
-            allocations = Allocator::new(&check.offer, node).allocate(&missing).ok_or("cannot allocate all claims")?;
+            let found = Allocator::new(&check.offer, node).allocate(&missing).map_err(|e| {
+                let claim = unallocated.get(e.claim).map(|c| c.label()).unwrap_or_default();
+                Refusal::error(NAME, e.message(&claim))
+            })?;
+            allocations = found.ok_or_else(|| refused("cannot allocate all claims"))?;
         }
         let mut allocations = allocations.into_iter();
         let reserve = |claim: Claim| {
@@ -187,7 +202,10 @@ impl<'a> Check<'a> {
             return Ok(None);
         }
         plugin.reserved.lock().forget_written(devices, plugin.clock.as_deref());
-        if let Some(claim) = claims.iter().find(|c| plugin.reserved.lock().allocations.contains_key(&c.meta.uid)) {
+        let is_pending = |c: &DeviceClaim| {
+            c.view.allocation.is_null() && plugin.reserved.lock().allocations.contains_key(&c.meta.uid)
+        };
+        if let Some(claim) = claims.iter().find(|c| is_pending(c)) {
             let key = format!("{}/{}", claim.meta.namespace, claim.meta.name);
             return Err(refused(format!("resource claim {key} is in the process of being allocated")));
         }
@@ -258,7 +276,7 @@ impl Plugin for DynamicResources {
         let entry = cluster.node(node).and_then(|n| n.entry.as_ref());
         let Some(entry) = entry else { return Ok(()) };
         let Some(check) = Check::new(self, pod, cluster.devices())? else { return Ok(()) };
-        let mut plan = self.plan(&check, entry).map_err(|why| Refusal::unresolvable(NAME, why))?;
+        let mut plan = self.plan(&check, entry)?;
         plan.iter_mut().for_each(|(_, allocation)| self.name_shares(allocation));
         let mut reserved = self.reserved.lock();
         for (claim, allocation) in plan.iter().filter(|(_, a)| !a.is_null()) {
@@ -271,7 +289,11 @@ impl Plugin for DynamicResources {
     fn unreserve(&self, pod: &Pod, _: &str) {
         let mut reserved = self.reserved.lock();
         for (claim, _) in reserved.pods.remove(&pod.meta.uid).into_iter().flatten() {
-            reserved.allocations.remove(&claim.id(pod));
+            let id = claim.id(pod);
+            // What is written stays until the claim shows it.
+            if !reserved.written.contains_key(&id) {
+                reserved.allocations.remove(&id);
+            }
         }
     }
 
@@ -285,8 +307,9 @@ impl Plugin for DynamicResources {
             for (claim, allocation) in &plan {
                 let name = match claim {
                     Claim::Known(claim) => {
-                        let name = &*claim.meta.name;
-                        write::reserve(&client, &*clock, &pod, (name, &claim.meta.uid), allocation).await?;
+                        let (name, uid) = (&*claim.meta.name, &claim.meta.uid);
+                        let revision = write::reserve(&client, &*clock, &pod, (name, uid), allocation).await?;
+                        reserved.lock().written.insert(uid.clone(), revision);
                         name.to_owned()
                     }
                     Claim::Generated(generated) => {
@@ -298,7 +321,9 @@ impl Plugin for DynamicResources {
             let has_conditions = |(claim, new): &Reservation| {
                 conditions::has_conditions(if new.is_null() { &claim.view().allocation } else { new })
             };
+            let finish = || drop(reserved.lock().pods.remove(&pod.meta.uid));
             if !plan.iter().any(has_conditions) {
+                finish();
                 return Ok(());
             }
             if let Some(recorder) = recorder {
@@ -309,12 +334,9 @@ impl Plugin for DynamicResources {
             for name in &names {
                 conditions::wait(&client, &*clock, (&pod.meta.namespace, name), timeout).await?;
             }
+            finish();
             Ok(())
         }))
-    }
-
-    fn post_bind(&self, pod: &Pod, _: &str) {
-        self.reserved.lock().pods.remove(&pod.meta.uid);
     }
 }
 
@@ -331,7 +353,8 @@ async fn bind_generated(
     let (name, uid) = (claim.name().to_owned(), claim.uid().to_owned());
     reserved.lock().created(pod, &uid, clock.now());
     let written = async {
-        write::reserve(client, clock, pod, (&name, &uid), allocation).await?;
+        let revision = write::reserve(client, clock, pod, (&name, &uid), allocation).await?;
+        reserved.lock().written.insert(uid.as_str().into(), revision);
         generated.report(client, pod, &name).await
     };
     match written.await {
@@ -368,6 +391,6 @@ impl NodeScore for Preferred<'_> {
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         let Some(entry) = &node.entry else { return Ok(()) };
-        self.plugin.plan(self, entry).map(|_| ()).map_err(|why| Refusal::unresolvable(NAME, why))
+        self.plugin.plan(self, entry).map(|_| ())
     }
 }

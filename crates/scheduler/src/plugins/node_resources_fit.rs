@@ -284,7 +284,7 @@ impl NodeFilter for Check<'_> {
             return Ok(());
         }
         let (reasons, resolvable) = shortfalls(&self.on_node(n), u, node.pods.len(), a);
-        if reasons.is_empty() { Ok(()) } else { Err(Refusal { plugin: NAME, reasons, resolvable }) }
+        if reasons.is_empty() { Ok(()) } else { Err(Refusal { plugin: NAME, reasons, resolvable, is_error: false }) }
     }
 
     fn shortfalls(&self, node: &Node) -> Vec<Shortfall> {

@@ -234,6 +234,7 @@ impl Plugin for VolumeBinding {
             plugin: NAME,
             reasons: reasons.into_iter().map(Into::into).collect(),
             resolvable: false,
+            is_error: false,
         };
         let plan = check.plan(entry).map_err(refused)?;
         let mut reserved = self.reserved.lock();
@@ -287,7 +288,7 @@ impl NodeFilter for Check<'_> {
             Ok(_) => Ok(()),
             Err(reasons) => {
                 let reasons = reasons.into_iter().map(Into::into).collect();
-                Err(Refusal { plugin: NAME, reasons, resolvable: false })
+                Err(Refusal { plugin: NAME, reasons, resolvable: false, is_error: false })
             }
         }
     }

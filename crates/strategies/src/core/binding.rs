@@ -54,6 +54,7 @@ impl Function for Binding {
         }
         let pod = Request {
             user: request.user.clone(),
+            verb: request.verb,
             resource: pods.clone(),
             // Written as a subresource, so that the rules for updates of a running pod do not apply.
             subresource: "binding".into(),

@@ -79,6 +79,7 @@ const ATTEMPTS: u32 = 20;
 fn subresource(request: &Request, name: &str) -> Request {
     Request {
         user: request.user.clone(),
+        verb: request.verb,
         resource: request.resource.clone(),
         subresource: name.into(),
         namespace: request.namespace.clone(),
@@ -179,6 +180,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
     };
     let target = Request {
         user: request.user.clone(),
+        verb: request.verb,
         resource: budgets.clone(),
         subresource: "status".into(),
         namespace: pod.namespace().to_owned(),

@@ -9,6 +9,7 @@ mod resource_claim;
 mod resource_claim_template;
 mod resource_slice;
 mod status;
+mod status_access;
 
 use crate::read::{is_set, items, text};
 use cel::Type;

@@ -2,7 +2,8 @@
 
 use super::admin::admin_access;
 use super::claim::{delegated_spec, spec};
-use super::status::claim_status;
+use super::status::{claim_status, drop_deallocated};
+use super::status_access;
 use crate::Config;
 use crate::plain::Ruled;
 use crate::table::Row;
@@ -10,16 +11,20 @@ use kinds::columns::{Cell, list_at};
 use meta::field::ErrorList;
 use meta::{FieldPath, Object, Value};
 
-pub fn row(_: &Config) -> Row {
-    Row::stored(rules())
+pub fn row(config: &Config) -> Row {
+    let authorizer = config.authorizer.clone();
+    Row::stored(rules().with_permit(move |env, request, o, old| {
+        admin_access(env, request, o, old)?;
+        status_access::check(&*authorizer, request, o, old)
+    }))
 }
 
 pub(super) fn rules() -> Ruled {
     Ruled::new(|_, _| {})
         .with_cells(cells)
-        .with_permit(admin_access)
         .with_since(validate_since)
         .with_status(claim_status)
+        .with_prepare_status(drop_deallocated)
         .with_fixed_status_metadata()
 }
 

@@ -88,6 +88,24 @@ fn identity(d: &Value) -> Value {
     }
 }
 
+/// Drops what drivers report of devices that a claim loses: who takes them back may not know of reports.
+pub fn drop_deallocated(o: &mut Object, old: &Object) {
+    let results = |o: &Object| -> Vec<Value> {
+        let allocation = o.at(&["status", "allocation", "devices"]).unwrap_or(&Value::Null);
+        items(allocation, "results").iter().map(identity).collect()
+    };
+    let kept = results(o);
+    let lost: Vec<Value> = results(old).into_iter().filter(|id| !kept.contains(id)).collect();
+    let Some(devices) = o.at(&["status", "devices"]).and_then(Value::as_array).filter(|_| !lost.is_empty()) else {
+        return;
+    };
+    let left: Vec<Value> = devices.iter().filter(|d| !lost.contains(&identity(d))).cloned().collect();
+    match left.is_empty() {
+        true => _ = o.remove(&["status", "devices"]),
+        false => o.set(&["status", "devices"], left),
+    }
+}
+
 fn device(d: &Value, results: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     device_id(d, at, errors);
     if !results.iter().any(|r| identity(r) == identity(d)) {

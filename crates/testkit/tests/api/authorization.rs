@@ -359,3 +359,88 @@ async fn changes_of_roles_and_bindings_apply_at_once() {
     until(Method::POST, 403).await;
     following.abort();
 }
+
+#[tokio::test]
+async fn parts_of_the_status_of_a_resource_claim_take_permissions_of_their_own() {
+    let c = Cluster::start(1).await;
+    let (rbac, claims) =
+        ("/apis/rbac.authorization.k8s.io/v1", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims");
+    let device_class = json!({"metadata": {"name": "gpu"}, "spec": {}});
+    made(&c, "/apis/resource.k8s.io/v1/deviceclasses", device_class).await;
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "gpu"}});
+    made(&c, claims, json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}})).await;
+    let may = async |user: &str, rules: Value| {
+        let role = json!({"metadata": {"name": user}, "rules": rules});
+        made(&c, &format!("{rbac}/clusterroles"), role).await;
+        let subject = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user});
+        let role = json!({"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": user});
+        let binding = json!({"metadata": {"name": user}, "roleRef": role, "subjects": [subject]});
+        made(&c, &format!("{rbac}/clusterrolebindings"), binding).await;
+    };
+    let group = json!(["resource.k8s.io"]);
+    let status = json!({"verbs": ["update"], "apiGroups": group, "resources": ["resourceclaims/status"]});
+    let with = |rule: Value| json!([status, rule]);
+    may("plain", json!([status])).await;
+    may("binder", with(json!({"verbs": ["update"], "apiGroups": group, "resources": ["resourceclaims/binding"]})))
+        .await;
+    let driver = |verb: &str, names: &[&str]| {
+        with(
+            json!({"verbs": [verb], "apiGroups": group, "resources": ["resourceclaims/driver"], "resourceNames": names}),
+        )
+    };
+    may("any", driver("arbitrary-node:update", &["d.com"])).await;
+    may("other", driver("arbitrary-node:update", &["e.com"])).await;
+    let account = "system:serviceaccount:default:agent";
+    may(account, driver("associated-node:update", &["d.com"])).await;
+    c.rbac.load(&c.server.registry.store);
+    let write = async |user: &User, change: &dyn Fn(&mut Value)| {
+        let mut claim = c.call("GET", &format!("{claims}/c"), Value::Null).await.body;
+        change(&mut claim["status"]);
+        let (code, body) = as_user(&c, user, Method::PUT, &format!("{claims}/c/status"), &[], claim).await;
+        (code, body["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let user = |name: &str| User::new(name, &[]);
+    let allocate = |status: &mut Value| {
+        let result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "one"});
+        let here = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}]);
+        status["allocation"] = json!({"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": here}});
+    };
+    let (code, why) = write(&user("plain"), &allocate).await;
+    let needs = "status.allocation: Forbidden: changing status.allocation or status.reservedFor requires \
+                 resource=\"resourceclaims/binding\", verb=\"update\" permission";
+    assert!(code == 422 && why.contains(needs), "{code} {why}");
+    let mut made_claim = c.call("GET", &format!("{claims}/c"), Value::Null).await.body;
+    made_claim["metadata"]["finalizers"] = json!(["resource.kubernetes.io/delete-protection"]);
+    assert_eq!(c.call("PUT", &format!("{claims}/c"), made_claim).await.code, 200);
+    assert_eq!(write(&user("binder"), &allocate).await, (200, String::new()));
+    let report = |text: &'static str| {
+        move |status: &mut Value| {
+            status["devices"] = json!([{"driver": "d.com", "pool": "p", "device": "one", "data": {"text": text}}]);
+        }
+    };
+    let agent = |node: &str| {
+        let mut agent = User::new(account, &[]);
+        agent.extra.insert("authentication.kubernetes.io/node-name".into(), vec![node.into()]);
+        agent
+    };
+    for (user, verbs) in [
+        (user("binder"), "[arbitrary-node:update]"),
+        (user("other"), "[arbitrary-node:update]"),
+        (agent("m"), "[arbitrary-node:update]"),
+    ] {
+        let (code, why) = write(&user, &report("no")).await;
+        let needs = format!(
+            "status.devices: Forbidden: changing status.devices requires resource=\"resourceclaims/driver\", verb={verbs:?}"
+        );
+        assert!(code == 422 && why.contains(&needs), "{code} {why}");
+    }
+    assert_eq!(write(&user("any"), &report("a")).await, (200, String::new()));
+    assert_eq!(write(&agent("n"), &report("b")).await, (200, String::new()));
+    // What is not changed needs nothing; reports go with the devices.
+    assert_eq!(write(&user("plain"), &|_| {}).await, (200, String::new()));
+    let (code, why) =
+        write(&user("binder"), &|status| drop(status.as_object_mut().unwrap().remove("allocation"))).await;
+    assert_eq!((code, &*why), (200, ""));
+    let status = &c.call("GET", &format!("{claims}/c"), Value::Null).await.body["status"];
+    assert!(status["devices"].is_null(), "{status}");
+}

@@ -72,6 +72,50 @@ async fn pods_go_where_the_devices_of_their_claims_are() {
     assert_eq!(p.node_of("waiting").await, "c");
 }
 
+/// Pods share a claim, also those that are there while it gets its devices; when it is gone, another one gets them.
+#[tokio::test(start_paused = true)]
+async fn devices_are_shared_by_pods_and_used_again() {
+    let p = Plane::start().await;
+    p.node("a", "8").await;
+    p.offer("a", &["x"]).await;
+    p.resource("deviceclasses", json!({"spec": {}}), "gpu").await;
+    p.device_claim("shared", json!({"deviceClassName": "gpu"})).await;
+    for pod in ["one", "two", "three"] {
+        p.device_pod(pod, "shared").await;
+    }
+    for pod in ["one", "two", "three"] {
+        assert_eq!(p.node_of(pod).await, "a");
+    }
+    p.device_claim("next", json!({"deviceClassName": "gpu"})).await;
+    p.device_pod("four", "next").await;
+    p.waits_because("four", "1 cannot allocate all claims").await;
+    let path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/shared";
+    let mut claim = p.cluster.call("GET", path, Value::Null).await.body;
+    claim["metadata"]["finalizers"] = json!([]);
+    let written = p.cluster.call("PUT", path, claim).await;
+    assert_eq!(written.code, 200, "{}", written.body);
+    p.cluster.call("DELETE", path, Value::Null).await;
+    assert_eq!(p.node_of("four").await, "a");
+}
+
+/// A selector that fails for one device keeps the pod from all nodes: its claim is wrong.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_selector_fails_is_not_scheduled() {
+    let p = Plane::start().await;
+    p.node("a", "4").await;
+    p.node("b", "4").await;
+    p.offer("a", &["x"]).await;
+    let bare = json!({"driver": "gpu.example.com", "nodeName": "b", "pool": {"name": "b", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu0"}]});
+    p.resource("resourceslices", json!({"spec": bare}), "slice-b").await;
+    p.resource("deviceclasses", json!({"spec": {}}), "gpu").await;
+    let model = r#"device.attributes["gpu.example.com"].model == "x""#;
+    p.device_claim("c", json!({"deviceClassName": "gpu", "selectors": [{"cel": {"expression": model}}]})).await;
+    p.device_pod("lost", "c").await;
+    let message = "running \"DynamicResources\" filter plugin: claim default/c: selector #0: CEL runtime error: ";
+    p.waits_because("lost", message).await;
+}
+
 /// A claim whose devices are on a node that does not suit its pod gets other ones.
 #[tokio::test(start_paused = true)]
 async fn claims_lose_devices_that_their_pod_cannot_reach() {

@@ -86,6 +86,8 @@ enum Stage {
     Running,
     /// The pod has ended. Its records stay until it is deleted.
     Ended,
+    /// The API has the last status of the pod, whose records may be removed.
+    Reported,
     /// Everything is removed from the node.
     Removed,
 }

@@ -178,12 +178,15 @@ impl Worker {
                 self.stop_everything(if forced { Duration::from_secs(1) } else { self.grace() }).await;
                 self.stage = Stage::Ended;
             }
-            if !self.unprepare().await {
-                return UNPREPARE_AGAIN;
-            }
-            // A status that the API never accepts does not block the removal.
-            if !gone && let Some(failed) = self.report(true).await.filter(|u| !u.permanent) {
-                return failed.retry;
+            if self.stage == Stage::Ended {
+                if !self.unprepare().await {
+                    return UNPREPARE_AGAIN;
+                }
+                // A status that the API never accepts does not block the removal.
+                if !gone && let Some(failed) = self.report(true).await.filter(|u| !u.permanent) {
+                    return failed.retry;
+                }
+                self.stage = Stage::Reported;
             }
             if let Err(error) = self.remove().await {
                 tracing::warn!(pod = %self.name(), %error, "cleaning up the pod failed; it is tried again");

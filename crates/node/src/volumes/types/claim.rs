@@ -92,7 +92,7 @@ impl Claimed {
         let persistent = Persistent { name: &name, volume: &volume, source };
         let failed =
             |e: crate::csi::Failure| Error::PersistentVolume { name: name.clone(), stage: e.stage, why: e.why };
-        if plugins.csi.begin_republish(&source.driver, pod.pod, &name).await.map_err(failed)? {
+        if plugins.csi.follow_driver(&source.driver, pod.pod, &name).await.map_err(failed)? {
             plugins.csi.set_up(&persistent, self.request(pod)).await.map_err(failed)?;
         }
         plugins.csi.expand(&persistent, &claim, pod.pod).await;

@@ -42,7 +42,7 @@ impl Volume for Csi {
 
     async fn refresh(&self, pod: &PodContext<'_>, directory: &Path) -> Result<(), Error> {
         let Some(plugins) = &pod.volumes.plugins else { return Ok(()) };
-        let requires = plugins.csi.begin_republish(&self.source.driver, pod.pod, &self.name).await;
+        let requires = plugins.csi.follow_driver(&self.source.driver, pod.pod, &self.name).await;
         if requires.map_err(|e| self.error(e))? {
             self.set_up(pod, directory).await?;
         }

@@ -28,6 +28,8 @@ pub struct Reserved {
     pub pods: HashMap<Arc<str>, Vec<Reservation>>,
     /// The allocations that the claims do not show yet, by identity of the claim.
     pub allocations: HashMap<Arc<str>, Value>,
+    /// The revisions at which allocations were written, by UID of the claim.
+    pub written: HashMap<Arc<str>, u64>,
     /// The claims that were created and that the informer may not show yet, by UID.
     pub created: HashMap<Arc<str>, Created>,
 }
@@ -49,6 +51,7 @@ impl Reserved {
     /// Records that a claim was created in vain.
     pub fn deleted(&mut self, uid: &str) {
         self.allocations.remove(uid);
+        self.written.remove(uid);
         self.created.remove(uid);
     }
 
@@ -61,20 +64,25 @@ impl Reserved {
         in_use
     }
 
-    /// Forgets the allocations that the claims show, and those of claims that are gone.
+    /// Forgets the allocations that the claims show or showed, and those of claims that are gone.
     pub fn forget_written(&mut self, devices: &Devices, clock: Option<&dyn Clock>) {
-        let Self { pods, allocations, created } = self;
+        let Self { pods, allocations, written, created } = self;
         let now = clock.map(Clock::now);
         let is_recent = |at: jiff::Timestamp| now.is_some_and(|now| now.duration_since(at) < UNSEEN);
         created.retain(|uid, c| devices.claim_by_uid(uid).is_none() && is_recent(c.at));
-        let known = |(claim, _): &Reservation| match claim {
-            Claim::Known(claim) => Some(claim.meta.uid.clone()),
+        let known = |(claim, new): &Reservation| match claim {
+            Claim::Known(claim) => (!new.is_null()).then(|| claim.meta.uid.clone()),
             Claim::Generated(_) => None,
         };
         let waiting: HashSet<Arc<str>> = pods.values().flatten().filter_map(known).collect();
+        // The claim may have lost the devices again since they were written.
+        let is_seen = |id: &str, revision: u64| {
+            let seen = devices.claim_by_uid(id).map(|c| c.meta.resource_version.parse::<u64>().unwrap_or(u64::MAX));
+            seen.map_or(!created.contains_key(id), |seen| seen >= revision)
+        };
+        written.retain(|id, revision| !is_seen(id, *revision));
         allocations.retain(|id, _| {
-            let is_unallocated = || devices.claim_by_uid(id).is_some_and(|c| c.view.allocation.is_null());
-            waiting.contains(id) || pods.contains_key(id) || created.contains_key(id) || is_unallocated()
+            written.contains_key(id) || waiting.contains(id) || pods.contains_key(id) || created.contains_key(id)
         });
     }
 }

@@ -15,14 +15,15 @@ pub(super) fn resource() -> ApiResource {
     ApiResource::named("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", true)
 }
 
-/// Gives a claim its devices, unless it has some, and lets the pod use it. Errors if the claim was allocated otherwise meanwhile.
+/// Gives a claim its devices, unless it has some, and lets the pod use it. Returns the revision at which that was written. Errors if the
+/// claim was allocated otherwise meanwhile.
 pub(super) async fn reserve(
     client: &Client,
     clock: &dyn Clock,
     pod: &Pod,
     (name, uid): (&str, &str),
     allocation: &Value,
-) -> Result<(), Error> {
+) -> Result<u64, Error> {
     let claims = client.dynamic(&resource()).namespace(&pod.meta.namespace);
     let mut conflict = None;
     for _ in 0..TRIES {
@@ -68,7 +69,7 @@ pub(super) async fn reserve(
         }
         let patch = Patch::Merge(json!({"metadata": {"resourceVersion": now.resource_version()}, "status": status}));
         match claims.patch_status(name, &WriteOptions::default(), &patch).await {
-            Ok(_) => return Ok(()),
+            Ok(written) => return Ok(written.resource_version().parse().unwrap_or_default()),
             Err(e) if e.is_conflict() => conflict = Some(e),
             Err(e) => return Err(e),
         }
