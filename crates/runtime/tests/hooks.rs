@@ -258,6 +258,30 @@ async fn containers_do_not_see_the_hooks_of_others() {
     host.finish().await;
 }
 
+/// A hook that hangs does not keep a pod from being removed, and does not outlive it.
+#[tokio::test]
+async fn a_hook_ends_with_the_container_that_waits_for_it() {
+    let mut host = Host::new().await;
+    let seen = seen(&host);
+    let out = seen.0.display().to_string();
+    host.pod("a").await;
+    let mut config = shell("main", "echo started");
+    config.hooks.create_runtime = script(&format!("echo $$ > {out}/pid; mv {out}/pid {out}/runs; exec sleep 1000"));
+    config.hooks.poststop =
+        script(&format!("ls /proc/$(cat {out}/runs) && echo too early > {out}/poststop || echo > {out}/poststop"));
+    let id = host.runtime.create_container("a", config).await.unwrap();
+    let (runtime, started) = (host.runtime.clone(), id.clone());
+    let start = tokio::spawn(async move { runtime.start_container(&started).await });
+    wait_for("the hook runs", || seen.0.join("runs").exists()).await;
+    host.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
+    start.await.unwrap().unwrap_err();
+    let pid = seen.text("runs");
+    wait_for("the hook has ended", || !Path::new("/proc").join(pid.trim()).exists()).await;
+    host.runtime.remove_pod("a").await.unwrap();
+    assert_eq!(seen.text("poststop"), "\n");
+    host.finish().await;
+}
+
 /// kill -9 of the agent: what waits for its hooks does not start, its hooks end, and the next agent runs those that come later.
 #[test]
 fn hooks_of_an_agent_that_was_killed_end() {

@@ -343,6 +343,7 @@ impl Inner {
                 return Ok(());
             }
         }
+        self.end_create_hooks(&entry.record);
         let killed = async {
             let signalled = matches!(signal(libc::SIGKILL, true).await, Some(Ok(())));
             // Otherwise it may not have been started at all.

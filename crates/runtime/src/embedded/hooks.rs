@@ -20,6 +20,8 @@ use crate::spec::{BUNDLE, Call, ContainerRecord, ContainerSummary, PodRecord};
 
 /// The cgroup of hooks, below the prefix; each of them has its own below that.
 const CGROUP: &str = "hooks";
+/// The part of a cgroup's name for hooks before a container starts.
+const CREATE: &str = "create";
 
 /// Refuses hooks that could not be run.
 pub(super) fn check(config: &ContainerConfig, pod: &PodRecord, shim_has_hooks: bool) -> Result<()> {
@@ -122,8 +124,19 @@ impl Subject {
 }
 
 impl Inner {
+    fn hook_cgroup(&self, container: &str, moment: &str) -> String {
+        self.cgroup(&format!("{CGROUP}/{container}-{moment}"))
+    }
+
+    /// Ends hooks for which a container waits that is being stopped.
+    pub(super) fn end_create_hooks(&self, record: &ContainerSummary) {
+        if record.config.hooks.has_runtime() {
+            cgroup::kill_all(&self.hierarchies.directories(&self.hook_cgroup(&record.id, CREATE)));
+        }
+    }
+
     fn subject(&self, record: Arc<ContainerSummary>, moment: &str) -> Subject {
-        let path = self.cgroup(&format!("{CGROUP}/{}-{moment}", record.id));
+        let path = self.hook_cgroup(&record.id, moment);
         Subject {
             directory: self.container_directory(&record.pod, &record.id),
             limit: self.options.start_timeout,
@@ -135,7 +148,7 @@ impl Inner {
     /// Runs the hooks for which a container waits, and tells its shim.
     pub(super) async fn run_create_hooks(self: Arc<Self>, container: String, pid: i32, link: Arc<Link>) {
         let ran = async {
-            let subject = self.subject(self.container(&container)?.record, "create");
+            let subject = self.subject(self.container(&container)?.record, CREATE);
             blocking(move || {
                 let hooks = subject.record.config.hooks.clone();
                 for (name, hooks) in [("prestart", &hooks.prestart), ("createRuntime", &hooks.create_runtime)] {
