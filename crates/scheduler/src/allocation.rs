@@ -392,13 +392,14 @@ fn are_selected<'a>(devices: &Devices, device: &Offered<'_>, mut selectors: impl
     })
 }
 
-/// How many devices of a class a node reaches, and how many of them claims have.
-pub fn totals(devices: &Devices, class: &str, node: &NodeEntry) -> (i64, i64) {
+/// How many devices of a class a node reaches, and how many of them claims have or `reserved` has.
+pub fn totals(devices: &Devices, reserved: &InUse, class: &str, node: &NodeEntry) -> (i64, i64) {
     let Some(class) = devices.class(class) else { return (0, 0) };
     let pools = devices.pools(&node.meta.name);
     let all = pools.iter().flat_map(|pool| pool.devices()).filter(|d| reaches(d.nodes(), node));
     all.filter(|d| are_selected(devices, d, list(class, "selectors")))
-        .fold((0, 0), |(all, used), d| (all + 1, used + i64::from(devices.in_use().has(&d.id()))))
+        .map(|d| devices.in_use().has(&d.id()) || reserved.has(&d.id()))
+        .fold((0, 0), |(all, used), is_used| (all + 1, used + i64::from(is_used)))
 }
 
 /// Whether a claim that has devices can be used on a node.

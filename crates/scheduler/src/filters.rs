@@ -72,6 +72,9 @@ impl<'a> Filters<'a> {
 
     /// Filters a node with the nominated pods on it that go before the pod, and without them: it has to pass both times.
     pub fn check_with_nominated(&self, node: &Node) -> Result<(), Refusal> {
+        if self.cluster.nominations().is_empty() {
+            return self.check(node);
+        }
         let ahead = self.ahead(&node.name);
         if ahead.is_empty() {
             return self.check(node);
@@ -112,9 +115,6 @@ impl<'a> Filters<'a> {
 
     /// The pods of the same or a higher priority that are nominated for a node.
     fn ahead(&self, node: &str) -> Vec<Arc<Pod>> {
-        if self.cluster.nominations().is_empty() {
-            return Vec::new();
-        }
         let nominated = self.cluster.nominated(node).iter();
         let ahead = nominated.filter(|p| p.view.priority >= self.pod.view.priority && p.meta.uid != self.pod.meta.uid);
         ahead.cloned().collect()

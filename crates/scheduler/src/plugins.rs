@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 pub use balanced_allocation::BalancedAllocation;
 pub use default_preemption::{DefaultPreemption, Preempting};
-pub use dynamic_resources::DynamicResources;
+pub use dynamic_resources::{DynamicResources, Reservations};
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
 pub use node_name::NodeName;
@@ -50,6 +50,8 @@ pub struct Handle {
     pub rng: Option<Arc<dyn Rng>>,
     /// By scheduler name; empty where nothing is bound.
     pub recorders: Arc<HashMap<Arc<str>, Recorder>>,
+    /// The devices that pods get before their claims show it.
+    pub reservations: Reservations,
 }
 
 /// The names of the default plugins, in the order in which they are called.
@@ -94,7 +96,9 @@ pub fn build(name: &str, arguments: &Arguments, handle: &Handle) -> Option<Arc<d
         "TaintToleration" => Arc::new(taint_toleration::TaintToleration),
         "NodeAffinity" => Arc::new(NodeAffinity { added: arguments.added_affinity.clone() }),
         "NodePorts" => Arc::new(NodePorts),
-        "NodeResourcesFit" => Arc::new(arguments.fit.clone()),
+        "NodeResourcesFit" => {
+            Arc::new(NodeResourcesFit { reservations: handle.reservations.clone(), ..arguments.fit.clone() })
+        }
         "VolumeRestrictions" => Arc::new(volume_restrictions::VolumeRestrictions),
         "NodeVolumeLimits" => Arc::new(node_volume_limits::NodeVolumeLimits),
         "VolumeBinding" => Arc::new(VolumeBinding::new(handle.client.clone(), arguments.bind_timeout)),
@@ -105,7 +109,9 @@ pub fn build(name: &str, arguments: &Arguments, handle: &Handle) -> Option<Arc<d
         "DefaultPreemption" => {
             Arc::new(DefaultPreemption { candidates: arguments.preemption, preempting: handle.preempting.clone() })
         }
-        "NodeResourcesBalancedAllocation" => Arc::new(BalancedAllocation::new(&arguments.balanced)),
+        "NodeResourcesBalancedAllocation" => {
+            Arc::new(BalancedAllocation::new(&arguments.balanced, handle.reservations.clone()))
+        }
         "ImageLocality" => Arc::new(image_locality::ImageLocality),
         "DefaultBinder" => Arc::new(default_binder::DefaultBinder(handle.client.clone())),
         _ => return None,

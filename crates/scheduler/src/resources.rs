@@ -14,6 +14,28 @@ pub struct Resources {
     pub extended: Vec<(Arc<str>, i64)>,
 }
 
+/// Which resource. Comparing names for each node takes longer than scoring it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resource {
+    Cpu,
+    Memory,
+    EphemeralStorage,
+    Pods,
+    Extended(Box<str>),
+}
+
+impl From<&str> for Resource {
+    fn from(name: &str) -> Self {
+        match name {
+            "cpu" => Self::Cpu,
+            "memory" => Self::Memory,
+            "ephemeral-storage" => Self::EphemeralStorage,
+            "pods" => Self::Pods,
+            extended => Self::Extended(extended.into()),
+        }
+    }
+}
+
 /// The maximum of one amount: more than any node has, but small enough that the sum of the pods of a node does not overflow, so that
 /// subtraction undoes addition.
 const MAX: i64 = 1 << 50;
@@ -32,12 +54,12 @@ impl Resources {
         let mut r = Self::default();
         for (name, v) in list.into_iter().flatten() {
             let Some(q) = quantity(v) else { continue };
-            match name.as_str() {
-                "cpu" => r.cpu = q.milli_value().min(MAX),
-                "memory" => r.memory = q.value().min(MAX),
-                "ephemeral-storage" => r.ephemeral = q.value().min(MAX),
-                "pods" => r.pods = q.value().min(MAX),
-                other => r.extended.push((other.into(), q.value().min(MAX))),
+            match Resource::from(name.as_str()) {
+                Resource::Cpu => r.cpu = q.milli_value().min(MAX),
+                Resource::Memory => r.memory = q.value().min(MAX),
+                Resource::EphemeralStorage => r.ephemeral = q.value().min(MAX),
+                Resource::Pods => r.pods = q.value().min(MAX),
+                Resource::Extended(name) => r.extended.push((name.into(), q.value().min(MAX))),
             }
         }
         r.extended.sort();
@@ -48,15 +70,19 @@ impl Resources {
         self.extended.iter().find(|(n, _)| &**n == name).map_or(0, |(_, v)| *v)
     }
 
+    pub fn of(&self, resource: &Resource) -> i64 {
+        match resource {
+            Resource::Cpu => self.cpu,
+            Resource::Memory => self.memory,
+            Resource::EphemeralStorage => self.ephemeral,
+            Resource::Pods => self.pods,
+            Resource::Extended(name) => self.extended(name),
+        }
+    }
+
     /// The amount of a resource by its name.
     pub fn get(&self, name: &str) -> i64 {
-        match name {
-            "cpu" => self.cpu,
-            "memory" => self.memory,
-            "ephemeral-storage" => self.ephemeral,
-            "pods" => self.pods,
-            extended => self.extended(extended),
-        }
+        self.of(&name.into())
     }
 
     fn combine(&mut self, other: &Self, f: fn(i64, i64) -> i64) {

@@ -7,7 +7,7 @@ use crate::decisions::Decisions;
 use crate::explainer::{self, Explainer, LastDecision};
 use crate::extender::Extender;
 use crate::framework::{Event, Plugin};
-use crate::plugins::{Handle, Preempting};
+use crate::plugins::{Handle, Preempting, Reservations};
 use crate::pod::Pod;
 use crate::queue::{Frameworks, Queue};
 use crate::scheduling::{Binding, Outcome};
@@ -120,6 +120,7 @@ async fn schedule(options: Options, shutdown: Shutdown) -> Result<(), Configurat
         clock: Some(options.clock.clone()),
         rng: Some(options.rng.clone()),
         recorders: recorders.clone(),
+        reservations: Reservations::default(),
     };
     let frameworks = Arc::new(frameworks(&options.configuration, &handle, &options.plugins)?);
     let mut extenders = options.extenders.clone();

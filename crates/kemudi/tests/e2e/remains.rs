@@ -54,6 +54,9 @@ pub fn list(cluster: &Cluster, cgroups: &BTreeSet<PathBuf>) -> BTreeSet<String> 
     let devices = output("ip", &["-o", "link"]);
     found.extend(devices.lines().filter_map(|l| Some(format!("device {}", l.split(": ").nth(1)?.split('@').next()?))));
     let rules = output("nft", &["--stateless", "list", "ruleset"]);
-    found.extend(rules.lines().map(|l| format!("rule {}", l.trim())));
+    // Elements of sets one by one: their lines also change when some of them are removed.
+    let parts =
+        rules.lines().flat_map(|l| l.trim().trim_start_matches("elements = {").trim_end_matches('}').split(','));
+    found.extend(parts.map(str::trim).filter(|part| !part.is_empty()).map(|part| format!("rule {part}")));
     found
 }

@@ -27,6 +27,11 @@ impl Default for Backoffs {
     }
 }
 
+/// The key of a container. One with another image has no back-off yet.
+pub fn key_of(name: &str, image: Option<&str>) -> String {
+    format!("{name} {}", image.unwrap_or_default())
+}
+
 fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }

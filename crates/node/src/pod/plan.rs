@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, EphemeralContainer, Pod, PodSpec};
 use runtime::{Container, ContainerState};
 
-use super::backoff::Backoffs;
+use super::backoff::{Backoffs, key_of};
 use super::probes::Health;
 use crate::resources::is_sidecar;
 
@@ -345,7 +345,8 @@ impl Planner<'_> {
         // As upstream, a restart of the whole pod does not back off.
         let last = self.seen.newest.get(&c.name).filter(|s| self.ended(s).is_some() && !self.is_stale(s));
         if let Some(last) = last
-            && let Some((delay, left)) = self.seen.backoffs.waiting(&c.name, ended_at(last), self.seen.now)
+            && let Some((delay, left)) =
+                self.seen.backoffs.waiting(&key_of(&c.name, c.image.as_deref()), ended_at(last), self.seen.now)
         {
             self.plan.backing_off.push((c.name.clone(), delay));
             self.plan.wake = Some(self.plan.wake.map_or(left, |w| w.min(left)));

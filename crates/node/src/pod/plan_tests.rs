@@ -39,8 +39,8 @@ fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], expected: &str) 
     let mut backoffs = Backoffs::default();
     let now = Timestamp::from_second(201).unwrap();
     for (name, state) in there.iter().filter(|(_, s)| s.ends_with('~')) {
-        let _ = state;
-        backoffs.started(name, Timestamp::from_second(150).unwrap(), Timestamp::from_second(150).unwrap());
+        let ended = Timestamp::from_second(150).unwrap();
+        backoffs.started(&key_of(name, Some(&container(name, state.trim_end_matches('~')).image)), ended, ended);
     }
     let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
     let newest: BTreeMap<String, Container> =
@@ -150,6 +150,9 @@ fn changed_images_restart_containers() {
     check(with_image("Always"), Sandbox::Ready, &[("a", "running"), ("b", "running")], "-a");
     check(with_image("Never"), Sandbox::Ready, &[("a", "running"), ("b", "running")], "-a");
     check(with_image("Never"), Sandbox::Ready, &[("a", "killed:0"), ("b", "running")], "+a");
+    // A container with another image has not failed yet.
+    check(spec("Always", &[], &["a", "b"]), Sandbox::Ready, &[("a", "exit:1~"), ("b", "running")], "~a");
+    check(with_image("Always"), Sandbox::Ready, &[("a", "exit:1~"), ("b", "running")], "+a");
     // It had ended by itself.
     check(with_image("Never"), Sandbox::Ready, &[("a", "exit:0"), ("b", "running")], "");
 }

@@ -1,32 +1,33 @@
 //! Prefers nodes whose resources the pod brings into balance.
 
 use crate::cluster::{Cluster, Node};
-use crate::devices::Devices;
 use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
-use crate::plugins::node_resources_fit::amounts;
+use crate::plugins::Reservations;
+use crate::plugins::node_resources_fit::Provided;
 use crate::pod::Pod;
-use crate::resources::Resources;
+use crate::resources::Resource;
 
 /// The most resources that are balanced.
 const MOST: usize = 16;
 
 pub struct BalancedAllocation {
-    resources: Vec<Box<str>>,
+    resources: Vec<Resource>,
+    reservations: Reservations,
 }
 
 impl BalancedAllocation {
     /// A plugin that balances the first [`MOST`] of these resources; CPU and memory if there are none.
-    pub fn new(resources: &[Box<str>]) -> Self {
-        let default = || vec!["cpu".into(), "memory".into()];
-        let all = if resources.is_empty() { default() } else { resources.to_vec() };
-        Self { resources: all.into_iter().take(MOST).collect() }
+    pub fn new(resources: &[Box<str>], reservations: Reservations) -> Self {
+        let named = || resources.iter().take(MOST).map(|name| Resource::from(&**name)).collect();
+        let all = if resources.is_empty() { vec![Resource::Cpu, Resource::Memory] } else { named() };
+        Self { resources: all, reservations }
     }
 }
 
 struct Balance<'a> {
-    resources: &'a [Box<str>],
-    requests: &'a Resources,
-    devices: &'a Devices,
+    /// With what the pod requests of them.
+    resources: Vec<(&'a Resource, i64)>,
+    provided: Provided<'a>,
 }
 
 impl Plugin for BalancedAllocation {
@@ -40,9 +41,14 @@ impl Plugin for BalancedAllocation {
 
     /// A pod without requests does not affect the balance.
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        let (requests, devices) = (&pod.view.requests, cluster.devices());
-        let any = self.resources.iter().any(|name| requests.get(name) != 0);
-        any.then(|| Box::new(Balance { resources: &self.resources, requests, devices }) as Box<dyn NodeScore>)
+        let requests = &pod.view.requests;
+        let counts = |r: &Resource| matches!(r, Resource::Cpu | Resource::Memory | Resource::EphemeralStorage);
+        let all = self.resources.iter().map(|resource| (resource, requests.of(resource)));
+        let resources: Vec<_> = all.filter(|(resource, requested)| *requested != 0 || counts(resource)).collect();
+        if resources.iter().all(|(_, requested)| *requested == 0) {
+            return None;
+        }
+        Some(Box::new(Balance { resources, provided: Provided::new(cluster.devices(), &self.reservations) }))
     }
 }
 
@@ -65,13 +71,8 @@ impl NodeScore for Balance<'_> {
         let Some(n) = &node.entry else { return 0 };
         let (mut with, mut without) = ([0.0; MOST], [0.0; MOST]);
         let mut counted = 0;
-        for name in self.resources {
-            let requested = self.requests.get(name);
-            let is_extended = !matches!(&**name, "cpu" | "memory" | "ephemeral-storage");
-            if requested == 0 && is_extended {
-                continue;
-            }
-            let (there, used) = amounts(self.devices, name, node, n);
+        for (resource, requested) in &self.resources {
+            let (there, used) = self.provided.amounts(resource, node, n);
             if there == 0 {
                 continue;
             }

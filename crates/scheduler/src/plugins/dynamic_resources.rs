@@ -3,10 +3,10 @@
 mod conditions;
 mod extended;
 mod preference;
+mod reserved;
 mod write;
 
 use crate::allocation::{Allocator, Offer, is_usable};
-use crate::capacity::InUse;
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::{DeviceClaim, DeviceClaimInfo, Devices};
 use crate::framework::{
@@ -18,9 +18,9 @@ use client::{Client, Error, Recorder, Regarding, Severity};
 use extended::{Extended, Generated};
 use futures::future::BoxFuture;
 use meta::{Clock, Rng};
-use parking_lot::Mutex;
+pub use reserved::Reservations;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,19 +29,16 @@ const NAME: &str = "DynamicResources";
 /// The most pods that may use a claim.
 const MOST_CONSUMERS: usize = 256;
 
-/// How long a claim counts that was created and that the informer does not show.
-const UNSEEN: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
-
 /// A claim that a pod uses.
 #[derive(Clone)]
-enum Claim {
+pub enum Claim {
     Known(Arc<DeviceClaim>),
     /// Is created before the pod is bound, for its extended resources.
     Generated(Arc<Generated>),
 }
 
 /// A claim that a pod may use, and the devices for it; null if it has them already.
-type Reservation = (Claim, Value);
+pub type Reservation = (Claim, Value);
 
 impl Claim {
     fn view(&self) -> &DeviceClaimInfo {
@@ -60,37 +57,6 @@ impl Claim {
     }
 }
 
-struct Created {
-    /// The UID of the pod.
-    pod: Arc<str>,
-    at: jiff::Timestamp,
-}
-
-#[derive(Default)]
-struct Reserved {
-    /// By UID of the pod.
-    pods: HashMap<Arc<str>, Vec<Reservation>>,
-    /// The allocations that the claims do not show yet, by identity of the claim.
-    allocations: HashMap<Arc<str>, Value>,
-    /// The claims that were created and that the informer may not show yet, by UID.
-    created: HashMap<Arc<str>, Created>,
-}
-
-impl Reserved {
-    /// Records that the claim of a pod was created.
-    fn created(&mut self, pod: &Pod, uid: &str, now: jiff::Timestamp) {
-        let Some(allocation) = self.allocations.remove(&pod.meta.uid) else { return };
-        self.allocations.insert(uid.into(), allocation);
-        self.created.insert(uid.into(), Created { pod: pod.meta.uid.clone(), at: now });
-    }
-
-    /// Records that a claim was created in vain.
-    fn deleted(&mut self, uid: &str) {
-        self.allocations.remove(uid);
-        self.created.remove(uid);
-    }
-}
-
 pub struct DynamicResources {
     client: Option<Client>,
     clock: Option<Arc<dyn Clock>>,
@@ -98,7 +64,7 @@ pub struct DynamicResources {
     recorders: Arc<HashMap<Arc<str>, Recorder>>,
     /// How long devices may take to be bound.
     timeout: Duration,
-    reserved: Arc<Mutex<Reserved>>,
+    reserved: Reservations,
 }
 
 impl DynamicResources {
@@ -109,7 +75,7 @@ impl DynamicResources {
             rng: handle.rng.clone(),
             recorders: handle.recorders.clone(),
             timeout,
-            reserved: Arc::default(),
+            reserved: handle.reservations.clone(),
         }
     }
 
@@ -177,16 +143,6 @@ impl DynamicResources {
         Ok(claims)
     }
 
-    /// What claims get that do not show it yet.
-    fn reserved(&self, devices: &Devices) -> InUse {
-        let mut in_use = InUse::default();
-        let is_written = |uid: &str| devices.claim_by_uid(uid).is_some_and(|c| !c.view.allocation.is_null());
-        let reserved = self.reserved.lock();
-        let pending = reserved.allocations.iter().filter(|(uid, _)| !is_written(uid));
-        pending.for_each(|(_, allocation)| in_use.add(allocation));
-        in_use
-    }
-
     /// What a pod needs on a node: its claims, with devices for those that have none. Errors with the reason why it cannot be had.
     fn plan(&self, check: &Check<'_>, node: &NodeEntry) -> Result<Vec<Reservation>, &'static str> {
         let generated = match &check.extended {
@@ -230,7 +186,7 @@ impl<'a> Check<'a> {
         if claims.is_empty() && matches!(extended, Extended::None) {
             return Ok(None);
         }
-        plugin.forget_written(devices);
+        plugin.reserved.lock().forget_written(devices, plugin.clock.as_deref());
         if let Some(claim) = claims.iter().find(|c| plugin.reserved.lock().allocations.contains_key(&c.meta.uid)) {
             let key = format!("{}/{}", claim.meta.namespace, claim.meta.name);
             return Err(refused(format!("resource claim {key} is in the process of being allocated")));
@@ -239,7 +195,7 @@ impl<'a> Check<'a> {
             let why = "the claim for the extended resources of an earlier attempt is not known yet";
             return Err(refused(why.into()));
         }
-        let offer = Offer::new(devices, plugin.reserved(devices));
+        let offer = Offer::new(devices, plugin.reserved.lock().in_use(devices));
         Ok(Some(Self { plugin, devices, offer, claims, extended }))
     }
 }
@@ -362,31 +318,11 @@ impl Plugin for DynamicResources {
     }
 }
 
-impl DynamicResources {
-    /// Forgets the allocations that the claims show, and those of claims that are gone.
-    fn forget_written(&self, devices: &Devices) {
-        let mut reserved = self.reserved.lock();
-        let Reserved { pods, allocations, created } = &mut *reserved;
-        let now = self.clock.as_ref().map(|clock| clock.now());
-        let is_recent = |at: jiff::Timestamp| now.is_some_and(|now| now.duration_since(at) < UNSEEN);
-        created.retain(|uid, c| devices.claim_by_uid(uid).is_none() && is_recent(c.at));
-        let known = |(claim, _): &Reservation| match claim {
-            Claim::Known(claim) => Some(claim.meta.uid.clone()),
-            Claim::Generated(_) => None,
-        };
-        let waiting: HashSet<Arc<str>> = pods.values().flatten().filter_map(known).collect();
-        allocations.retain(|id, _| {
-            let is_unallocated = || devices.claim_by_uid(id).is_some_and(|c| c.view.allocation.is_null());
-            waiting.contains(id) || pods.contains_key(id) || created.contains_key(id) || is_unallocated()
-        });
-    }
-}
-
 /// Creates the claim for the extended resources of a pod, with its devices, and returns its name. Nothing is left of it after an error.
 async fn bind_generated(
     client: &Client,
     clock: &dyn Clock,
-    reserved: &Mutex<Reserved>,
+    reserved: &Reservations,
     pod: &Pod,
     generated: &Generated,
     allocation: &Value,

@@ -1,12 +1,14 @@
 //! Filters nodes without enough resources for a pod's requests, and scores nodes by the share of their resources that is requested.
 
 use crate::allocation;
+use crate::capacity::InUse;
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::Devices;
 use crate::explain::{Change, Shortfall, amount, plural};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
+use crate::plugins::Reservations;
 use crate::pod::Pod;
-use crate::resources::Resources;
+use crate::resources::{Resource, Resources};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +36,8 @@ pub struct NodeResourcesFit {
     pub ignored_groups: Vec<Box<str>>,
     /// Whether the cluster had device classes when a pod was filtered last. Copies share it.
     pub has_device_classes: Arc<AtomicBool>,
+    /// The devices that pods get before their claims show it.
+    pub reservations: Reservations,
 }
 
 impl Default for NodeResourcesFit {
@@ -44,6 +48,7 @@ impl Default for NodeResourcesFit {
             ignored: Vec::new(),
             ignored_groups: Vec::new(),
             has_device_classes: Arc::default(),
+            reservations: Reservations::default(),
         }
     }
 }
@@ -161,8 +166,18 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        let devices = cluster.devices();
-        Some(Box::new(Usage { strategy: &self.strategy, resources: &self.resources, pod, devices }))
+        let provided = Provided::new(cluster.devices(), &self.reservations);
+        let resources = self.resources.iter().filter_map(|(name, weight)| {
+            let resource = Resource::from(&**name);
+            let (requests, counts) = match resource {
+                Resource::Cpu | Resource::Memory => (&pod.view.nonzero, true),
+                Resource::EphemeralStorage => (&pod.view.requests, true),
+                // A pod that requests none of it is not affected.
+                _ => (&pod.view.requests, pod.view.requests.of(&resource) != 0),
+            };
+            counts.then(|| Scored { requested: requests.of(&resource), resource, weight: *weight })
+        });
+        Some(Box::new(Usage { strategy: &self.strategy, resources: resources.collect(), provided }))
     }
 
     fn reads(&self) -> &'static [Read] {
@@ -213,12 +228,27 @@ pub fn is_provided_by_devices(devices: &Devices, resource: &str, node: &NodeEntr
     node.view.allocatable.extended(resource) == 0 && devices.class_of_resource(resource).is_some()
 }
 
-/// What a node has of a resource, and what its pods request. Of an extended resource that devices provide: devices.
-pub fn amounts(devices: &Devices, resource: &str, node: &Node, entry: &NodeEntry) -> (i64, i64) {
-    let there = entry.view.allocatable.get(resource);
-    match devices.class_of_resource(resource) {
-        Some(class) if there == 0 => allocation::totals(devices, class, entry),
-        _ => (there, node.requested.get(resource)),
+/// The devices that provide extended resources, and those of them that are reserved.
+pub struct Provided<'a> {
+    devices: &'a Devices,
+    reserved: InUse,
+}
+
+impl<'a> Provided<'a> {
+    pub fn new(devices: &'a Devices, reservations: &Reservations) -> Self {
+        let reserved = if devices.has_classes() { reservations.lock().in_use(devices) } else { InUse::default() };
+        Self { devices, reserved }
+    }
+
+    /// What a node has of a resource, and what its pods request. Of an extended resource that devices provide: devices.
+    pub fn amounts(&self, resource: &Resource, node: &Node, entry: &NodeEntry) -> (i64, i64) {
+        let there = entry.view.allocatable.of(resource);
+        if let (Resource::Extended(name), 0) = (resource, there)
+            && let Some(class) = self.devices.class_of_resource(name)
+        {
+            return allocation::totals(self.devices, &self.reserved, class, entry);
+        }
+        (there, node.requested.of(resource))
     }
 }
 
@@ -287,17 +317,27 @@ fn shortfall(i: &Insufficient) -> Shortfall {
     missing
 }
 
+/// A resource that is scored.
+struct Scored {
+    resource: Resource,
+    weight: i64,
+    /// What the pod requests.
+    requested: i64,
+}
+
 struct Usage<'a> {
     strategy: &'a Strategy,
-    resources: &'a [(Box<str>, i64)],
-    pod: &'a Pod,
-    devices: &'a Devices,
+    resources: Vec<Scored>,
+    provided: Provided<'a>,
 }
 
 impl Strategy {
     /// The score of one resource; none if it does not count.
     fn score(&self, requested: i64, there: i64) -> Option<i64> {
-        let share = |amount: i64| (i128::from(amount) * i128::from(MAX_SCORE) / i128::from(there)) as i64;
+        let share = |amount: i64| match amount.checked_mul(MAX_SCORE) {
+            Some(product) => product / there,
+            None => (i128::from(amount) * i128::from(MAX_SCORE) / i128::from(there)) as i64,
+        };
         match self {
             Self::LeastAllocated => Some(if requested > there { 0 } else { share(there - requested) }),
             Self::MostAllocated => Some(share(requested.min(there))),
@@ -328,26 +368,15 @@ impl NodeScore for Usage<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
         let (mut sum, mut weights) = (0, 0);
-        for (name, weight) in self.resources {
-            let (there, used, requested) = match &**name {
-                "cpu" | "memory" => {
-                    (n.view.allocatable.get(name), node.nonzero.get(name), self.pod.view.nonzero.get(name))
-                }
-                "ephemeral-storage" => {
-                    (n.view.allocatable.get(name), node.requested.get(name), self.pod.view.requests.get(name))
-                }
-                _ => match self.pod.view.requests.get(name) {
-                    0 => continue,
-                    requested => {
-                        let (there, used) = amounts(self.devices, name, node, n);
-                        (there, used, requested)
-                    }
-                },
+        for Scored { resource, weight, requested } in &self.resources {
+            let (there, used) = match resource {
+                Resource::Cpu | Resource::Memory => (n.view.allocatable.of(resource), node.nonzero.of(resource)),
+                _ => self.provided.amounts(resource, node, n),
             };
             if there == 0 {
                 continue;
             }
-            if let Some(score) = self.strategy.score(used.saturating_add(requested), there) {
+            if let Some(score) = self.strategy.score(used.saturating_add(*requested), there) {
                 sum += score * weight;
                 weights += weight;
             }

@@ -13,6 +13,7 @@ use super::observe::Observed;
 use super::{Worker, unless_ending};
 use crate::cdi::{self, Edits};
 use crate::devices::Needs;
+use crate::pod::backoff::key_of;
 use crate::pod::holds::SYNC_RETRY;
 use crate::pod::plan::{Role, ended_at};
 use crate::pod::spec::text;
@@ -52,7 +53,7 @@ impl Worker {
             }
         };
         if let Some(before) = before.filter(|c| c.id != id) {
-            self.backoffs.started(name, ended_at(before), self.now());
+            self.backoffs.started(&key_of(name, spec.image.as_deref()), ended_at(before), self.now());
         }
         self.holds.release(name);
         self.waiting.remove(name);
