@@ -4,12 +4,15 @@
 //! `CreateContainerConfigError`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use client::informer::or_default;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use serde::Deserialize;
+
+mod file;
 
 use crate::fields::{self, NodeInfo};
 use crate::objects::{Data, Kind, Objects, Reference};
@@ -24,6 +27,8 @@ pub enum Error {
     Objects(#[from] crate::objects::Error),
     #[error(transparent)]
     Field(#[from] fields::Error),
+    #[error(transparent)]
+    File(#[from] file::Error),
     #[error("environment variable {0}: this source is not supported by this node")]
     Source(String),
     #[error(transparent)]
@@ -151,12 +156,13 @@ impl Variables {
     }
 }
 
-/// Builds the environment of a container. `services` are the variables of services.
+/// Builds the environment of a container. `services` are the variables of services, `volumes` the directories of the pod's volumes.
 pub async fn build(
     pod: &Pod,
     container: &Container,
     source: &dyn Source,
     services: &BTreeMap<String, String>,
+    volumes: &BTreeMap<String, PathBuf>,
     node: &NodeInfo,
 ) -> Result<Environment, Error> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -222,6 +228,13 @@ pub async fn build(
                         return Err(Error::Key { key, kind: title, namespace: namespace.to_owned(), name });
                     }
                 },
+            }
+        } else if let Some(r) = &from.file_key_ref {
+            let value = file::read(volumes, r).await?;
+            match value.is_empty() {
+                false => value,
+                true if r.optional == Some(true) => continue,
+                true => return Err(file::Error::missing(volumes, r).into()),
             }
         } else {
             return Err(Error::Source(e.name.clone()));

@@ -26,7 +26,7 @@ async fn with_large(container: serde_json::Value) -> (usize, Result<Environment,
     let source = Large::default();
     let pod = Pod::default();
     let container = serde_json::from_value(container).unwrap();
-    let got = build(&pod, &container, &source, &BTreeMap::new(), &NodeInfo::default()).await;
+    let got = build(&pod, &container, &source, &BTreeMap::new(), &BTreeMap::new(), &NodeInfo::default()).await;
     (source.0.into_inner(), got)
 }
 
@@ -64,7 +64,7 @@ async fn env(container: serde_json::Value) -> Result<Environment, Error> {
     .unwrap();
     let services = BTreeMap::from([("SVC_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned())]);
     let c = pod.spec.as_ref().unwrap().containers[0].clone();
-    build(&pod, &c, &table(), &services, &NodeInfo::default()).await
+    build(&pod, &c, &table(), &services, &BTreeMap::new(), &NodeInfo::default()).await
 }
 
 #[tokio::test]

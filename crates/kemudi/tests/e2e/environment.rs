@@ -9,6 +9,7 @@ pub const TESTS: &[Case] = &[
     ("environment::takes_config_maps_and_secrets", takes_config_maps_and_secrets),
     ("environment::takes_names_that_shells_do_not", takes_names_that_shells_do_not),
     ("environment::expands_references", expands_references),
+    ("environment::reads_files_of_init_containers", reads_files_of_init_containers),
     ("environment::names_services", names_services),
     ("environment::keeps_a_volume_current", keeps_a_volume_current),
 ];
@@ -28,6 +29,30 @@ fn printed(s: &Story, pod: &str) -> Vec<String> {
 #[track_caller]
 fn has(lines: &[String], line: &str) {
     assert!(lines.iter().any(|l| l == line), "{line} is not in {lines:#?}");
+}
+
+/// Init containers write variables for the containers after them.
+fn reads_files_of_init_containers(s: &Story) {
+    let volumes = json!([{"name": "config", "emptyDir": {"medium": "Memory"}}]);
+    let mounts = json!([{"name": "config", "mountPath": "/data"}, {"name": "tools", "mountPath": "/bin"}]);
+    let script = r"printf '%s\n' '# made by i' HOST=\'db.example.com\' PORT=\'5432\' > /data/db.env";
+    let init =
+        json!({"name": "i", "image": crate::story::IMAGE, "command": ["sh", "-c", script], "volumeMounts": mounts});
+    let spec = json!({"restartPolicy": "Never", "initContainers": [init], "volumes": volumes});
+    let file = |name: &str, key: &str, optional: bool| {
+        let from = json!({"volumeName": "config", "path": "db.env", "key": key, "optional": optional});
+        json!({"name": name, "valueFrom": {"fileKeyRef": from}})
+    };
+    let env = json!([file("DB_HOST", "HOST", false), file("DB_PORT", "PORT", true), file("NONE", "OTHER", true)]);
+    s.shell_pod("p", "env", spec.clone(), json!({"env": env}));
+    let lines = printed(s, "p");
+    has(&lines, "DB_HOST=db.example.com");
+    has(&lines, "DB_PORT=5432");
+    assert!(!lines.iter().any(|l| l.starts_with("NONE=")), "{lines:#?}");
+
+    s.shell_pod("q", "env", spec, json!({"env": [file("WANTED", "OTHER", false)]}));
+    let message = s.event("q", "Failed");
+    assert!(message.starts_with("Error: environment variable key \"OTHER\" not found in file \"/"), "{message}");
 }
 
 /// Clauses: P20.field P20.resource P01.ip

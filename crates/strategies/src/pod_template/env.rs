@@ -72,7 +72,6 @@ fn source(e: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &m
         let volume = text(&from["fileKeyRef"], "volumeName");
         let at = at.child("fileKeyRef").child("volumeName");
         match volumes.get(volume) {
-            _ if volume.is_empty() => {}
             None => errors.push(FieldError::not_found(&at, volume)),
             Some(v) if !v["emptyDir"].is_object() => {
                 errors.push(FieldError::invalid(&at, volume, "referenced volume must be of type emptyDir"));

@@ -28,6 +28,19 @@ async fn containers_and_what_they_see() {
     let cases: Vec<FieldCase> = vec![
         (
             C,
+            with(
+                "env",
+                json!([{"name": "E", "valueFrom": {"fileKeyRef": {"volumeName": "A_b", "path": "/a/../b", "key": "a=b"}}}]),
+            ),
+            &[
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.key: Invalid value: \"a=b\": a valid environment variable name must consist only of printable ASCII characters other than '='",
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.path: Invalid value: \"/a/../b\": must not contain '..'",
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Invalid value: \"A_b\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Not found: \"A_b\"",
+            ],
+        ),
+        (
+            C,
             with("volumeMounts", json!([{"name": "v", "mountPath": "/v", "subPath": "/x"}])),
             &["spec.containers[0].volumeMounts.subPath: Invalid value: \"/x\": must be a relative path"],
         ),

@@ -137,7 +137,7 @@ impl Worker {
         let pod = self.pod.clone();
         let services = self.service_variables().map_err(|e| (CONFIG, e.to_string()))?;
         let node = self.node();
-        let environment = env::build(&pod, spec, &*self.shared.objects, &services, &node)
+        let environment = env::build(&pod, spec, &*self.shared.objects, &services, volumes, &node)
             .await
             .map_err(|e| (CONFIG, e.to_string()))?;
         for (from, names) in &environment.skipped {
