@@ -88,6 +88,7 @@ impl Inner {
             envs: config.env.iter().map(key_value).collect(),
             mounts,
             devices: config.devices.iter().map(device).collect(),
+            cdi_devices: config.cdi_devices.iter().map(|name| v1::CdiDevice { name: name.clone() }).collect(),
             labels: labels(&config.labels, &self.options.owner, &pod.uid),
             annotations: annotations(&config.annotations, record)?,
             log_path: config.log_path.display().to_string(),
@@ -111,6 +112,9 @@ impl Inner {
         }
         if config.devices.iter().any(|d| d.mode.is_some() || d.uid.is_some() || d.gid.is_some()) {
             return Err(self.unsupported("owners and modes of device nodes"));
+        }
+        if !config.hooks.is_empty() {
+            return Err(self.unsupported("hooks of CDI devices"));
         }
         for mount in &config.mounts {
             if mount.options != runtime::MountOptions::default() {

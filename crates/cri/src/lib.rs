@@ -105,6 +105,7 @@ struct Inner {
     /// Name and version.
     version: (String, String),
     features: Features,
+    applies_cdi: bool,
     events: broadcast::Sender<Event>,
     /// Containers that have ended, which do not change any more.
     ended: Mutex<Ended>,
@@ -136,6 +137,7 @@ impl Cri {
             return Err(OpenError::CgroupDriver { endpoint: connection.endpoint.to_string() });
         }
         let features = features(&version, &status);
+        let applies_cdi = applies_cdi(&version);
         let files = Files::open(options.directory.clone())?;
         let inner = Inner {
             hierarchies: Hierarchies::detect().map_err(|source| io("cgroup hierarchies", source))?,
@@ -145,6 +147,7 @@ impl Cri {
             images,
             version,
             features,
+            applies_cdi,
             events: broadcast::channel(4096).0,
             ended: Mutex::default(),
             access: tokio::sync::Mutex::default(),
@@ -170,12 +173,26 @@ impl Cri {
 
 /// What a runtime reports to offer. Mounts of images are part of the interface since v1.31, but runtimes do not report them: containerd has
 /// them since 2.1.
+/// The number of the first two parts of a version.
+fn release(version: &str) -> (u32, u32) {
+    let number = |part: Option<&str>| part.and_then(|p| p.trim_start_matches('v').parse::<u32>().ok()).unwrap_or(0);
+    let mut parts = version.split('.');
+    (number(parts.next()), number(parts.next()))
+}
+
+/// Whether a runtime applies the CDI devices of requests. No runtime reports it; others ignore them. In containerd 1.7 it is off by default.
+fn applies_cdi((name, version): &(String, String)) -> bool {
+    match name.as_str() {
+        "containerd" => release(version) >= (2, 0),
+        "cri-o" => release(version) >= (1, 28),
+        _ => false,
+    }
+}
+
 fn features((name, version): &(String, String), status: &v1::StatusResponse) -> Features {
     // The handler without a name is the default one.
     let handler = status.runtime_handlers.iter().find(|h| h.name.is_empty()).and_then(|h| h.features);
-    let number = |part: Option<&str>| part.and_then(|p| p.trim_start_matches('v').parse::<u32>().ok()).unwrap_or(0);
-    let mut parts = version.split('.');
-    let release = (number(parts.next()), number(parts.next()));
+    let release = release(version);
     Features {
         user_namespaces: handler.is_some_and(|f| f.user_namespaces),
         recursive_read_only_mounts: handler.is_some_and(|f| f.recursive_read_only_mounts),
@@ -213,6 +230,20 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_devices_reach_runtimes_that_apply_them() {
+        for (name, version, expected) in [
+            ("containerd", "1.6.20~ds1", false),
+            ("containerd", "v1.7.27", false),
+            ("containerd", "v2.0.0", true),
+            ("cri-o", "1.27.1", false),
+            ("cri-o", "1.33.0", true),
+            ("other", "9.0", false),
+        ] {
+            assert_eq!(applies_cdi(&(name.into(), version.into())), expected, "{name} {version}");
+        }
+    }
 
     #[test]
     fn features_are_those_that_the_runtime_reports() {

@@ -24,6 +24,10 @@ impl Runtime for Cri {
         self.inner.features
     }
 
+    fn applies_cdi(&self) -> bool {
+        self.inner.applies_cdi
+    }
+
     fn network_owner(&self) -> NetworkOwner {
         NetworkOwner::Runtime
     }

@@ -288,8 +288,9 @@ pub async fn start(
     // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let api_port = config.api_port.map(|port| own_port(None, Protocol::Tcp, port));
-    let of_proxy = [config.proxy.proxy_healthz_port, config.proxy.proxy_metrics_port];
-    let served = [listens.port()].into_iter().chain(of_proxy.into_iter().filter(|port| *port != 0));
+    let healthz = config.configuration.healthz();
+    let plain = [healthz.map_or(0, |a| a.port()), config.proxy.proxy_healthz_port, config.proxy.proxy_metrics_port];
+    let served = [listens.port()].into_iter().chain(plain.into_iter().filter(|port| *port != 0));
     let own_ports: Vec<HostPort> = api_port
         .into_iter()
         .chain(served.map(|port| own_port(None, Protocol::Tcp, port)))
@@ -363,6 +364,10 @@ pub async fn start(
     listening.map_err(|(socket, e)| Error::Port(socket, e))?;
     let (agent, shutdown) = (Arc::new(agent), environment.shutdown.clone());
     node.on(runtime).spawn("kubelet", OnEnd::Restart, move || agent.clone().run(shutdown.clone()));
+    if let Some(address) = healthz {
+        let shutdown = environment.shutdown.clone();
+        node.spawn("kubelet-healthz", OnEnd::Restart, move || node::run_healthz(address, shutdown.clone()));
+    }
     let provisioner = node::ProvisionerOptions {
         client: environment.client.clone(),
         informers: environment.informers.clone(),

@@ -235,6 +235,9 @@ fn flags(kubelet: &KubeletOptions, data_dir: &Path) -> Vec<OsString> {
     flags.extend(kubelet.network.arguments());
     flags.push(format!("--proxy-healthz-port={}", kubelet.proxy.proxy_healthz_port).into());
     flags.push(format!("--proxy-metrics-port={}", kubelet.proxy.proxy_metrics_port).into());
+    if let Some(port) = kubelet.kubelet_healthz_port {
+        flags.push(format!("--kubelet-healthz-port={port}").into());
+    }
     if let Some(pids) = kubelet.pod_max_pids {
         flags.push(format!("--pod-max-pids={pids}").into());
     }

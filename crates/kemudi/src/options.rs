@@ -196,6 +196,9 @@ pub struct KubeletOptions {
     /// Port of the kubelet's API; 0 for any free port. Default: 10250.
     #[arg(long)]
     pub kubelet_port: Option<u16>,
+    /// Port on which programs of this machine ask the kubelet for its health (`/healthz`, without TLS); 0 for none. Default: 10248.
+    #[arg(long, value_name = "PORT")]
+    pub kubelet_healthz_port: Option<u16>,
     /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1). Flags override its values. Fields that this node cannot honour are
     /// refused or named in a warning.
     #[arg(long, value_name = "FILE")]
@@ -313,6 +316,9 @@ impl KubeletOptions {
         }
         if let Some(port) = self.kubelet_port {
             configuration.port = port.into();
+        }
+        if let Some(port) = self.kubelet_healthz_port {
+            configuration.healthz_port = port.into();
         }
         if let Some(pids) = self.pod_max_pids {
             configuration.pod_pids_limit = pids;

@@ -57,7 +57,7 @@ pub use pod::files::DnsOptions;
 pub use pod::network::Network;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use provisioner::{PROVISIONER, ProvisionerOptions, run as run_provisioner};
-pub use server::{Body, Handle, Sender};
+pub use server::{Body, Handle, Sender, run_healthz};
 pub use static_pods::PodDecoder;
 
 /// Converts a time of the runtime.

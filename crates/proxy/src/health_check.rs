@@ -1,9 +1,9 @@
 //! Health checks of services with `externalTrafficPolicy: Local` (upstream `pkg/proxy/healthcheck`): on the `healthCheckNodePort` of a
 //! service, every node tells load balancers whether it has endpoints.
 
-use crate::listener::{Response, on_all_addresses, serve};
 use std::collections::BTreeMap;
 use supervisor::Shutdown;
+use supervisor::plain_http::{Response, on_all_addresses, serve};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -71,7 +71,7 @@ impl HealthChecks {
             };
             let sender = watch::Sender::new(health.clone());
             let (receiver, shutdown) = (sender.subscribe(), shutdown.clone());
-            let answer = move |_: &str| receiver.borrow().response();
+            let answer = move |_: &str, _: &str| receiver.borrow().response();
             let task = tokio::spawn(async move { _ = shutdown.race(serve(listener, answer)).await });
             self.servers.insert(*port, Server { health: sender, task });
         }
@@ -81,9 +81,19 @@ impl HealthChecks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listener::tests::get;
+    use std::io;
     use std::net::Ipv4Addr;
-    use tokio::net::TcpListener;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// The whole response to a request for `/healthz`.
+    async fn get(port: u16) -> io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
+    }
 
     #[tokio::test]
     async fn a_port_shows_the_number_of_endpoints() {

@@ -6,7 +6,6 @@
 
 mod desired;
 mod health_check;
-mod listener;
 pub mod policies;
 mod reserved;
 mod status;

@@ -4,18 +4,17 @@
 //! Load balancers ask `/healthz` whether the node should get new connections; `/livez` leaves out whether the node is about to go. On a second
 //! port, for the machine itself: `/proxyMode`, `/healthz` and `/metrics`.
 
-use crate::listener::{Response, on_all_addresses, serve};
 use jiff::Timestamp;
 use meta::Clock;
 use metrics::{Counter, Histogram, RealGauge, Row, Set};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use supervisor::Shutdown;
+use supervisor::plain_http::{Response, on_all_addresses, opened, serve};
 use tokio::net::TcpListener;
 
 /// The port that load balancers ask, unless it is configured otherwise.
@@ -25,8 +24,6 @@ pub const METRICS_PORT: u16 = 10_249;
 
 /// After this time, changes that are not in the rules make the proxy unhealthy (twice kube-proxy's `syncPeriod`).
 const LATE: Duration = Duration::from_secs(60);
-/// The pause after a port that could not be opened.
-const AGAIN: Duration = Duration::from_secs(5);
 /// What kube-proxy calls rules of nftables.
 const MODE: &str = "nftables";
 
@@ -157,10 +154,6 @@ impl Status {
     }
 }
 
-fn not_found() -> Response {
-    Response::plain(404, "404 page not found\n".into())
-}
-
 /// Serves until shutdown. `eligible` says whether load balancers should send new connections to this node.
 pub(crate) async fn run(
     options: StatusOptions,
@@ -169,48 +162,42 @@ pub(crate) async fn run(
     shutdown: Shutdown,
 ) {
     let (asked, shown) = (status.clone(), status);
-    let health = move |path: &str| match path {
+    let health = move |path: &str, _: &str| match path {
         "/healthz" => asked.health(Some(eligible())),
         "/livez" => asked.health(None),
-        _ => not_found(),
+        _ => Response::not_found(),
     };
-    let machine = move |path: &str| match path {
+    let machine = move |path: &str, _: &str| match path {
         "/proxyMode" => Response::plain(200, MODE.into()),
         "/healthz" => Response::plain(200, "ok".into()),
         "/metrics" => Response::plain(200, shown.metrics.text()),
-        _ => not_found(),
+        _ => Response::not_found(),
     };
     let both = async {
         tokio::join!(
             async {
                 if let Some(port) = options.health_port {
-                    serve(opened("health", || on_all_addresses(port)).await, health).await;
+                    serve(
+                        opened(&format!("{port} for health checks of the service proxy"), || on_all_addresses(port))
+                            .await,
+                        health,
+                    )
+                    .await;
                 }
             },
             async {
                 if let Some(address) = options.metrics {
-                    serve(opened("metrics", || TcpListener::bind(address)).await, machine).await;
+                    serve(
+                        opened(&format!("{address} for metrics of the service proxy"), || TcpListener::bind(address))
+                            .await,
+                        machine,
+                    )
+                    .await;
                 }
             }
         )
     };
     shutdown.race(both).await;
-}
-
-/// Tries until the port is free: another cluster on this machine may have it.
-async fn opened<F: Future<Output = io::Result<TcpListener>>>(what: &str, open: impl Fn() -> F) -> TcpListener {
-    let mut is_logged = false;
-    loop {
-        match open().await {
-            Ok(listener) => return listener,
-            Err(error) if !is_logged => {
-                tracing::warn!(%error, "the port for {what} of the service proxy cannot be opened; it is tried again");
-                is_logged = true;
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(AGAIN).await;
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod container;
 mod error;
+mod hooks;
 mod pod;
 mod session;
 
@@ -19,6 +20,7 @@ use tokio::sync::broadcast;
 
 pub use container::*;
 pub use error::*;
+pub use hooks::*;
 pub use pod::*;
 pub use session::*;
 
@@ -155,6 +157,10 @@ pub trait Runtime: Send + Sync {
     /// What the runtime offers.
     fn features(&self) -> Features {
         Features::ALL
+    }
+    /// Whether the runtime applies CDI devices itself, by their names ([`ContainerConfig::cdi_devices`]); else the caller does.
+    fn applies_cdi(&self) -> bool {
+        false
     }
     /// Who creates the network namespaces of pods.
     fn network_owner(&self) -> NetworkOwner {

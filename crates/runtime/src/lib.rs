@@ -18,6 +18,7 @@ pub mod cgroup;
 pub mod descriptors;
 mod devices;
 pub mod embedded;
+mod hooks;
 pub mod host;
 pub mod image;
 pub mod loop_device;

@@ -9,6 +9,7 @@
 //! ROOT/pods/POD/containers/ID/config.json     ContainerRecord, written by the agent before start
 //! ROOT/pods/POD/containers/ID/state.json      StateRecord, written by the shim (by the agent if there is none)
 //! ROOT/pods/POD/containers/ID/{upper,work,rootfs}
+//! ROOT/pods/POD/containers/ID/bundle/config.json  what hooks may know of the container, as the OCI runtime specification has it
 //! ```
 //! Every file is a versioned record ([`crate::records`]).
 
@@ -17,11 +18,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{ContainerConfig, ContainerState, ContainerUser, IdRange, LogLimits, Mount, PodConfig, Timestamp};
+use crate::api::{
+    ContainerConfig, ContainerState, ContainerUser, Hooks, IdRange, LogLimits, Mount, PodConfig, Timestamp,
+};
 use crate::cgroup::CgroupDirectory;
 use crate::devices::DeviceNode;
 use crate::records::VERSION;
 use crate::seccomp::Program;
+
+/// The directory of a container that hooks get as its bundle, below that of its record.
+pub const BUNDLE: &str = "bundle";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PodRecord {
@@ -43,6 +49,9 @@ pub struct ShimRecord {
     pub start_time: u64,
     /// `boot_id` of the kernel, since pid and start time may occur again after a reboot.
     pub boot: String,
+    /// Whether it runs hooks. Those of earlier releases would start containers without.
+    #[serde(default)]
+    pub has_hooks: bool,
 }
 
 /// A container for the shim: everything is resolved except the user.
@@ -132,6 +141,7 @@ pub struct ConfigSummary {
     pub stdin: bool,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+    pub hooks: Hooks,
 }
 
 impl ContainerRecord {
@@ -152,6 +162,7 @@ impl ContainerRecord {
                 stdin: config.stdin,
                 labels: config.labels.clone(),
                 annotations: config.annotations.clone(),
+                hooks: config.hooks.clone(),
             },
             cgroups: self.cgroups.clone(),
             stop_signal: self.stop_signal,
@@ -254,6 +265,12 @@ pub enum Call {
     Start {
         container: String,
     },
+    /// The answer to [`Notice::Hooks`].
+    Proceed {
+        container: String,
+        /// Why the container must not start.
+        error: Option<String>,
+    },
     Signal {
         container: String,
         signal: i32,
@@ -309,6 +326,12 @@ pub enum Notice {
     Ready,
     Failed(String),
     State(StateRecord),
+    /// Asks who started the container to run its hooks `prestart` and `createRuntime`; the container waits.
+    Hooks {
+        container: String,
+        /// A process in the namespaces of the container.
+        pid: i32,
+    },
     ExecExited {
         exit_code: i32,
     },

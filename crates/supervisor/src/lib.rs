@@ -8,6 +8,7 @@
 mod blocking;
 mod flag;
 pub mod panics;
+pub mod plain_http;
 mod shutdown;
 mod supervisor;
 

@@ -162,6 +162,12 @@ fn the_proxy_says_how_it_is(s: &Story) {
     let metrics = machine("/metrics").unwrap();
     assert!(metrics.contains("kubeproxy_sync_proxy_rules_duration_seconds_count"), "{metrics}");
     assert_eq!(machine("/nothing"), None);
+
+    // And on that of the kubelet.
+    let kubelet = |path: &str| http_get("127.0.0.1:10248", path);
+    assert_eq!((kubelet("/healthz").as_deref(), kubelet("/healthz/ping").as_deref()), (Some("ok"), Some("ok")));
+    assert_eq!(kubelet("/healthz?verbose").as_deref(), Some("[+]ping ok\nhealthz check passed\n"));
+    assert_eq!(kubelet("/metrics"), None);
 }
 
 /// Clauses: K01.dns K01.search-path

@@ -85,6 +85,45 @@ fn limits(uid: &str) -> Vec<String> {
     found.iter().map(|path| fs::read_to_string(path).unwrap().trim().to_owned()).collect()
 }
 
+/// Maps pages: all that it has, then one more, then one more without a reservation.
+const MAPPER: &str = "import ctypes
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+def pages(n, flags):
+ a = libc.mmap(None, n << 21, 3, flags, -1, 0)
+ print('refused' if a == 2**64 - 1 else 'mapped', flush=True)
+ return a
+ctypes.memset(pages(2, 0x40022), 1, 2 << 21)
+pages(1, 0x40022)
+ctypes.memset(pages(1, 0x44022), 1, 1 << 21)
+print('not limited', flush=True)
+";
+
+/// A program that reserves more than its limit gets an error; one that uses more gets SIGBUS.
+fn beyond_its_limit(m: &Machine, has_limits: bool) {
+    let python = "/usr/bin/python3";
+    if !has_limits || !Path::new(python).exists() {
+        return eprintln!("the limit of mappings is not tried: it takes {python} and control groups of huge pages");
+    }
+    let tools = m.directory.path().join("tools");
+    let spec = json!({
+        "restartPolicy": "Never",
+        "volumes": [{"name": "tools", "hostPath": {"path": tools}}, {"name": "host", "hostPath": {"path": "/"}}],
+        "containers": [{"name": "c", "image": "kemudi.local/demo:latest", "resources": {"limits": {"memory": "64Mi", "hugepages-2Mi": "4Mi"}},
+            "command": ["/tools/busybox", "chroot", "/host", python, "-c", MAPPER],
+            "volumeMounts": [{"name": "tools", "mountPath": "/tools"}, {"name": "host", "mountPath": "/host", "readOnly": true}]}],
+    });
+    m.apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mapper"}, "spec": spec}).to_string());
+    let pod = m.eventually("the mapper ends", || {
+        let pod = m.json(&["pod", "mapper"]);
+        ["Failed", "Succeeded"].iter().any(|p| pod["status"]["phase"] == *p).then_some(pod)
+    });
+    assert_eq!(m.ok(&["logs", "mapper"]), "mapped\nrefused\nmapped\n");
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(135), &json!("Error")), "SIGBUS: {ended}");
+    m.ok(&["delete", "pod", "mapper"]);
+}
+
 /// Clauses: R01.hugepages R03.hugepages
 #[test]
 fn containers_have_the_huge_pages_that_they_request() {
@@ -115,6 +154,7 @@ fn containers_have_the_huge_pages_that_they_request() {
         let more = sh(&m, "huge", "/tools/busybox fallocate -l 2M /huge/more || echo refused");
         assert!(more.ends_with("refused\n"), "{more}");
     }
+    beyond_its_limit(&m, has_limits);
     // Others have none, even without a limit of anything else.
     pod(&m, "plain", None, json!({}), Value::Null);
     let plain = runs(&m, "plain");

@@ -11,8 +11,13 @@ use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 pub const KEMUDI: &str = env!("CARGO_BIN_EXE_kemudi");
-/// Longer than the node controller waits for a node that is cut off.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long something may take: longer than the node controller waits for a node that is cut off. In a virtual machine everything takes
+/// longer (`KEMUDI_PATIENCE`, in seconds).
+fn patience() -> Duration {
+    let seconds = std::env::var("KEMUDI_PATIENCE").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(90))
+}
+
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A network namespace, a directory, and processes that end with this value.
@@ -143,7 +148,7 @@ impl Machine {
                 return found;
             }
             let state = || self.kubectl(&["get", "nodes,pods", "-A", "-o", "wide"]).unwrap_or_default();
-            assert!(started.elapsed() < PATIENCE, "{what}\n{}\n{}", state(), self.log());
+            assert!(started.elapsed() < patience(), "{what}\n{}\n{}", state(), self.log());
             self.runtime.block_on(async { tokio::time::sleep(PAUSE).await });
         }
     }

@@ -4,6 +4,7 @@
 mod cni;
 mod dual_stack;
 mod egress;
+mod growing;
 mod hugepages;
 mod ipv6_alone;
 mod machine;

@@ -2,17 +2,18 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 use super::Error;
@@ -150,6 +151,15 @@ pub async fn run(call: Call<'_>) -> Result<Value, Error> {
         .map_err(|e| failed(format!("the result cannot be decoded: {e}: {}", quoted(&stdout))))
 }
 
+/// The standard input of a program: a file in memory, which is complete before the program starts. What is written to a pipe afterwards
+/// would be missing if this process was killed meanwhile, while the plugin goes on.
+fn input(configuration: &Value) -> io::Result<Stdio> {
+    let mut file = File::from(memfd_create("cni", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(configuration.to_string().as_bytes())?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
 /// Runs the program until it has ended and closed its output. Returns whether and how it ended, and its outputs.
 async fn execute(program: &Path, call: &Call<'_>) -> io::Result<(bool, String, Vec<u8>, Vec<u8>)> {
     let path = std::env::join_paths(call.directories).map_err(io::Error::other)?;
@@ -158,7 +168,7 @@ async fn execute(program: &Path, call: &Call<'_>) -> io::Result<(bool, String, V
         .env("CNI_COMMAND", call.command)
         .env("CNI_PATH", path)
         .envs(call.variables.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::piped())
+        .stdin(input(&call.configuration)?)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
@@ -176,15 +186,8 @@ async fn execute(program: &Path, call: &Call<'_>) -> io::Result<(bool, String, V
     };
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let mut group = ProcessGroup(id.map(Pid::from_raw));
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let input = call.configuration.to_string();
-    let write = async {
-        if let Some(mut stdin) = stdin {
-            // A plugin may end before it reads everything.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }
-    };
-    let ((), stdout, stderr) = tokio::join!(write, read(stdout, MAX_BYTES + 1), read(stderr, MAX_STDERR));
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = tokio::join!(read(stdout, MAX_BYTES + 1), read(stderr, MAX_STDERR));
     let status = child.wait().await?;
     group.0 = None;
     Ok((status.success(), status.to_string(), stdout?, stderr?))
@@ -305,6 +308,13 @@ mod tests {
         std::fs::set_permissions(programs.0.path().join("x"), std::fs::Permissions::from_mode(0o644)).unwrap();
         let error = programs.run("x").await.unwrap_err();
         assert!(error.contains("DIR/x: Permission denied"), "{error}");
+    }
+
+    /// A plugin whose agent was killed right after its start read nothing, and failed or did its work without a configuration.
+    #[tokio::test]
+    async fn the_input_is_complete_before_the_plugin_starts() {
+        let script = r#"test -f /proc/self/fd/0 || echo "{\"code\": 50, \"msg\": \"not a file\"}"; cat"#;
+        assert_eq!(run_script(script).await.unwrap()["type"], "x");
     }
 
     #[tokio::test]

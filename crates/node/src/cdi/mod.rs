@@ -3,8 +3,8 @@
 //! Drivers write [`specification`]s to `/etc/cdi` and `/var/run/cdi`. [`Registry::read`] reads them, and [`Registry::edits`] returns what
 //! devices add to a container. Follows version 1.1 of the specification (`tags.cncf.io/container-device-interface`).
 //!
-//! **Invariants.** A device is applied completely, or the container is refused: hooks, network devices, `intelRdt` and pipes are not carried
-//! out. A file that is not valid is left out, with its devices, and affects no other.
+//! **Invariants.** A device is applied completely, or the container is refused: network devices, `intelRdt` and pipes are not carried out.
+//! A file that is not valid is left out, with its devices, and affects no other.
 
 mod specification;
 
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use runtime::{DeviceRequest, MountOptions};
-use specification::{ContainerEdits, Device, DeviceNode, MountEdit, NO_PERMISSIONS, Spec, is_qualified};
+use runtime::{DeviceRequest, Hooks, MountOptions};
+use specification::{ContainerEdits, Device, DeviceNode, Hook, MountEdit, NO_PERMISSIONS, Spec, is_qualified};
 
 /// The directories of specifications; a later one wins.
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
@@ -47,6 +47,7 @@ pub struct Edits {
     pub devices: Vec<DeviceRequest>,
     pub mounts: Vec<runtime::Mount>,
     pub groups: Vec<u32>,
+    pub hooks: Hooks,
 }
 
 /// The specifications of the machine: by name of the device, that with its kind's edits.
@@ -125,11 +126,9 @@ impl Registry {
 impl Edits {
     fn add(&mut self, device: &str, edits: &ContainerEdits) -> Result<(), CdiError> {
         let unsupported = |what: String| CdiError::Unsupported { device: device.to_owned(), what };
-        for (is_there, what) in [
-            (!edits.hooks.is_empty(), "hooks"),
-            (!edits.net_devices.is_empty(), "network devices"),
-            (edits.intel_rdt.is_some(), "intelRdt"),
-        ] {
+        for (is_there, what) in
+            [(!edits.net_devices.is_empty(), "network devices"), (edits.intel_rdt.is_some(), "intelRdt")]
+        {
             if is_there {
                 return Err(unsupported(what.into()));
             }
@@ -147,6 +146,18 @@ impl Edits {
             let mount = bind(mount).map_err(unsupported)?;
             self.mounts.retain(|m| m.target != mount.target);
             self.mounts.push(mount);
+        }
+        for hook in &edits.hooks {
+            let of_moment = match hook.hook_name.as_str() {
+                "prestart" => &mut self.hooks.prestart,
+                "createRuntime" => &mut self.hooks.create_runtime,
+                "createContainer" => &mut self.hooks.create_container,
+                "startContainer" => &mut self.hooks.start_container,
+                "poststart" => &mut self.hooks.poststart,
+                "poststop" => &mut self.hooks.poststop,
+                other => return Err(unsupported(format!("the hook {other:?}"))),
+            };
+            of_moment.push(program(hook).map_err(unsupported)?);
         }
         // Outer mounts first.
         self.mounts.sort_by_key(|m| m.target.components().count());
@@ -180,6 +191,22 @@ fn device_node(node: &DeviceNode) -> Result<DeviceRequest, String> {
         gid: node.gid,
         for_user: true,
     })
+}
+
+/// The program of a hook. Errors with what cannot be carried out.
+fn program(hook: &Hook) -> Result<runtime::Hook, String> {
+    let path = PathBuf::from(&hook.path);
+    if !path.is_absolute() {
+        return Err(format!("the hook path {:?}, which is not absolute,", hook.path));
+    }
+    let timeout = match hook.timeout {
+        None => None,
+        Some(seconds) => match u64::try_from(seconds) {
+            Ok(seconds) if seconds > 0 => Some(seconds),
+            _ => return Err(format!("the hook timeout {seconds}")),
+        },
+    };
+    Ok(runtime::Hook { path, args: hook.args.clone(), env: hook.env.clone(), timeout })
 }
 
 /// The bind mount. Errors with what cannot be carried out.
@@ -255,9 +282,14 @@ mod tests {
             json!({"env": ["GPU=a"], "deviceNodes": [node, {"path": "/dev/zero"}],
                 "mounts": [{"hostPath": "/lib/gpu/x", "containerPath": "/usr/lib/gpu/x", "options": options},
                     {"hostPath": "/lib/gpu", "containerPath": "/usr/lib/gpu"}],
+                "hooks": [
+                    {"hookName": "createContainer", "path": "/usr/bin/gpu", "args": ["gpu", "ldcache"], "env": ["A=b"], "timeout": 9},
+                    {"hookName": "poststop", "path": "/usr/bin/gpu-off"}
+                ],
                 "additionalGids": [0, 7]}),
         );
-        gpu["containerEdits"] = json!({"env": ["KIND=gpu", "GPU=none"]});
+        gpu["containerEdits"] = json!({"env": ["KIND=gpu", "GPU=none"],
+            "hooks": [{"hookName": "createContainer", "path": "/usr/bin/all"}]});
         gpu["devices"].as_array_mut().unwrap().push(json!({"name": "b", "containerEdits": {"env": ["SECOND=b"]}}));
         let registry = registry(&[("etc/gpu.json", gpu), ("etc/other.txt", json!("no specification"))]);
         let edits = registry.edits(&names(&["example.com/gpu=a", "example.com/gpu=b"])).unwrap();
@@ -278,6 +310,10 @@ mod tests {
         assert_eq!((outer.target.to_str(), outer.read_only), (Some("/usr/lib/gpu"), false));
         assert!(inner.read_only && inner.options == MountOptions { no_suid: true, no_exec: true });
         assert_eq!(edits.groups, [7]);
+        let [all, ldcache] = &edits.hooks.create_container[..] else { panic!("{:?}", edits.hooks) };
+        assert_eq!(all.path.to_str(), Some("/usr/bin/all"), "the kind's comes first, once");
+        assert_eq!((ldcache.args.len(), ldcache.env.len(), ldcache.timeout), (2, 1, Some(9)));
+        assert_eq!((edits.hooks.iter().count(), edits.hooks.poststop.len()), (3, 1));
     }
 
     #[test]
@@ -296,7 +332,11 @@ mod tests {
             ),
             (
                 "etc/h.yaml",
-                spec("example.com/hook", "a", json!({"hooks": [{"hookName": "createRuntime", "path": "/x"}]})),
+                spec("example.com/hook", "a", json!({"hooks": [{"hookName": "createRuntime", "path": "x"}]})),
+            ),
+            (
+                "etc/late.yaml",
+                spec("example.com/late", "a", json!({"hooks": [{"hookName": "poststop", "path": "/x", "timeout": 0}]})),
             ),
             ("etc/rdt.yaml", spec("example.com/rdt", "a", json!({"intelRdt": {"closID": "x"}}))),
             ("etc/n.json", with_node("example.com/none", json!({"path": "/dev/null", "permissions": "none"}))),
@@ -313,7 +353,8 @@ mod tests {
         let error = |name: &str| registry.edits(&names(&[&format!("example.com/{name}=a")])).unwrap_err().to_string();
         for (name, what) in [
             ("net", "network devices"),
-            ("hook", "hooks"),
+            ("hook", "the hook path \"x\", which is not absolute,"),
+            ("late", "the hook timeout 0"),
             ("rdt", "intelRdt"),
             ("none", "a device node without permissions"),
             ("pipe", "a pipe as device node"),

@@ -40,8 +40,6 @@ const FIELDS: &[(&str, Effect)] = &[
     ("eventRecordQPS", Nothing),
     ("eventBurst", Nothing),
     ("enableContentionProfiling", Nothing),
-    ("healthzPort", Nothing),
-    ("healthzBindAddress", Nothing),
     ("streamingConnectionIdleTimeout", Nothing),
     ("volumeStatsAggPeriod", Nothing),
     ("kubeletCgroups", Nothing),

@@ -11,6 +11,7 @@ mod thresholds;
 mod validate;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -92,6 +93,9 @@ pub struct KubeletConfiguration {
     pub file_check_frequency: GoDuration,
     pub address: String,
     pub port: i32,
+    /// 0: none.
+    pub healthz_port: i32,
+    pub healthz_bind_address: String,
     pub authentication: Authentication,
     pub authorization: Authorization,
     pub enable_debugging_handlers: bool,
@@ -266,6 +270,8 @@ impl Default for KubeletConfiguration {
             file_check_frequency: GoDuration::seconds(20),
             address: "0.0.0.0".into(),
             port: 10250,
+            healthz_port: 10248,
+            healthz_bind_address: "127.0.0.1".into(),
             authentication: Authentication::default(),
             authorization: Authorization::default(),
             enable_debugging_handlers: true,
@@ -327,11 +333,12 @@ impl Default for KubeletConfiguration {
 }
 
 /// Fields whose zero value means the default, as upstream.
-const UNSET_IF_ZERO: [&str; 20] = [
+const UNSET_IF_ZERO: [&str; 21] = [
     "imagePullCredentialsVerificationPolicy",
     "fileCheckFrequency",
     "address",
     "port",
+    "healthzBindAddress",
     "nodeStatusUpdateFrequency",
     "nodeStatusReportFrequency",
     "nodeLeaseDurationSeconds",
@@ -382,6 +389,12 @@ impl KubeletConfiguration {
         let per_core = u64::try_from(self.pods_per_core).unwrap_or(0).saturating_mul(processors);
         let limit = u32::try_from(self.max_pods).unwrap_or(0);
         if per_core == 0 { limit } else { limit.min(u32::try_from(per_core).unwrap_or(u32::MAX)) }
+    }
+
+    /// The address of the port for health checks, if there is one.
+    pub fn healthz(&self) -> Option<SocketAddr> {
+        let port = u16::try_from(self.healthz_port).ok().filter(|port| *port != 0)?;
+        Some(SocketAddr::new(self.healthz_bind_address.parse().ok()?, port))
     }
 
     /// The seccomp profile of containers that have none.

@@ -20,7 +20,10 @@ fn an_empty_configuration_is_the_default() {
     assert_eq!(configuration, KubeletConfiguration::default());
     assert_eq!(ignored, [""; 0]);
     // Zero means the default where upstream's fields are no pointers.
-    let zeros = json!({"port": 0, "maxPods": 0, "address": "", "fileCheckFrequency": "0s",
+    assert_eq!(configuration.healthz(), Some("127.0.0.1:10248".parse().unwrap()));
+    let off = read(json!({"healthzPort": 0})).unwrap().0;
+    assert_eq!(off.healthz(), None, "the port of health checks is a pointer");
+    let zeros = json!({"port": 0, "maxPods": 0, "address": "", "healthzBindAddress": "", "fileCheckFrequency": "0s",
         "authentication": {"webhook": {"cacheTTL": "0s"}}});
     assert_eq!(read(zeros).unwrap().0, KubeletConfiguration::default());
 }
@@ -115,6 +118,14 @@ fn invalid_values_have_upstreams_messages() {
         json!({"imageGCHighThresholdPercent": 101, "port": 70000}),
         "[invalid configuration: imageGCHighThresholdPercent (--image-gc-high-threshold) 101 must be between 0 and 100, \
          inclusive, invalid configuration: port (--port) 70000 must be between 1 and 65535, inclusive]",
+    );
+    check(
+        json!({"healthzPort": 70000}),
+        "invalid configuration: healthzPort (--healthz-port) 70000 must be between 1 and 65535, inclusive",
+    );
+    check(
+        json!({"healthzBindAddress": "localhost"}),
+        "invalid configuration: healthzBindAddress \"localhost\" must be an IP address",
     );
     check(
         json!({"imageGCLowThresholdPercent": 85}),

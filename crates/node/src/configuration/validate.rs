@@ -73,6 +73,10 @@ pub(super) fn errors(c: &KubeletConfiguration) -> Vec<String> {
         format!("podsPerCore (--pods-per-core) {} must not be a negative number", c.pods_per_core),
     );
     check((1..=65535).contains(&c.port), format!("port (--port) {} must be between 1 and 65535, inclusive", c.port));
+    check(
+        (0..=65535).contains(&c.healthz_port),
+        format!("healthzPort (--healthz-port) {} must be between 1 and 65535, inclusive", c.healthz_port),
+    );
     let pulls = c.max_parallel_image_pulls;
     check(
         pulls.is_none_or(|n| n >= 1),
@@ -110,7 +114,9 @@ pub(super) fn errors(c: &KubeletConfiguration) -> Vec<String> {
             }
         }
     }
-    for (field, address) in [("address", &c.address)].into_iter().chain(c.cluster_dns.iter().map(|a| ("clusterDNS", a)))
+    for (field, address) in [("address", &c.address), ("healthzBindAddress", &c.healthz_bind_address)]
+        .into_iter()
+        .chain(c.cluster_dns.iter().map(|a| ("clusterDNS", a)))
     {
         check(address.parse::<IpAddr>().is_ok(), format!("{field} {address:?} must be an IP address"));
     }

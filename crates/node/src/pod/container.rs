@@ -112,6 +112,8 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
         annotations: BTreeMap::new(),
         mounts: parts.mounts,
         devices: Vec::new(),
+        hooks: runtime::Hooks::default(),
+        cdi_devices: Vec::new(),
         env: parts.env,
     })
 }

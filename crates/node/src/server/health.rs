@@ -1,9 +1,13 @@
-//! `/healthz`: health checks of the agent (`k8s.io/apiserver/pkg/server/healthz`).
+//! `/healthz`: health checks of the agent (`k8s.io/apiserver/pkg/server/healthz`), on the kubelet's API and, for programs of the machine, on a
+//! port of its own without TLS, which only says whether the process answers.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::{Response, StatusCode};
+use supervisor::{Shutdown, plain_http};
+use tokio::net::TcpListener;
 
 use super::{Body, Error, Query, text};
 use crate::counts::Known;
@@ -46,4 +50,21 @@ pub(super) fn check_one(known: &Known, name: &str) -> Result<Response<Body>, Err
     }
     check(known, name).map_err(|why| Error::Internal(format!("internal server error: {why}\n")))?;
     Ok(text(StatusCode::OK, "ok".into()))
+}
+
+/// Serves `healthzPort` until shutdown. A port that is taken is logged as an error and tried again, as upstream.
+pub async fn run_healthz(address: SocketAddr, shutdown: Shutdown) {
+    let answer = |path: &str, query: &str| {
+        let is_verbose = query.split('&').any(|q| q == "verbose" || q.starts_with("verbose="));
+        match path {
+            "/healthz" if is_verbose => plain_http::Response::plain(200, "[+]ping ok\nhealthz check passed\n".into()),
+            "/healthz" | "/healthz/ping" => plain_http::Response::plain(200, "ok".into()),
+            _ => plain_http::Response::not_found(),
+        }
+    };
+    let serve = async {
+        let what = format!("{address} for health checks of the kubelet (healthzPort)");
+        plain_http::serve(plain_http::opened(&what, || TcpListener::bind(address)).await, answer).await;
+    };
+    shutdown.race(serve).await;
 }

@@ -34,6 +34,7 @@ mod upgrade;
 mod usage;
 
 pub use access::Sender;
+pub use health::run_healthz;
 
 use client::KeyedLimit;
 use std::io;

@@ -154,8 +154,12 @@ async fn a_plugin_gives_devices_to_containers() {
     let mut m = Machine::new().await;
     let root = m.directory.path().to_owned();
     std::fs::create_dir_all(root.join("cdi")).unwrap();
-    let spec = json!({"cdiVersion": "0.6.0", "kind": "example.com/dongle", "devices": [{"name": "any", "containerEdits":
-        {"env": ["FROM_CDI=yes"], "deviceNodes": [{"path": "/dev/second", "hostPath": "/dev/zero"}]}}]});
+    let hooks = root.join("hooks");
+    let hook = |name: &str, script: &str| json!({"hookName": name, "path": "/bin/sh", "args": ["sh", "-c", script]});
+    let (on, off) = (format!("echo on >> {}", hooks.display()), format!("echo off >> {}", hooks.display()));
+    let mut spec = json!({"cdiVersion": "0.6.0", "kind": "example.com/dongle", "devices": [{"name": "any", "containerEdits":
+        {"env": ["FROM_CDI=yes"], "deviceNodes": [{"path": "/dev/second", "hostPath": "/dev/zero"}],
+            "hooks": [hook("createRuntime", &on), hook("poststop", &off)]}}]});
     std::fs::write(root.join("cdi/dongle.json"), spec.to_string()).unwrap();
     let plugin = Plugin::start(&root, &["a", "b", "c"]).await;
     let wrong = register(&root, RESOURCE, "v1alpha1").await.unwrap_err();
@@ -223,7 +227,23 @@ async fn a_plugin_gives_devices_to_containers() {
     // Nothing is healthy when the plugin is gone.
     drop(plugin);
     node_has(&m, "3", "0").await;
-    for name in ["first", "third", "fourth"] {
+    // Its hooks run for each container, also for one that an earlier agent started. One that fails keeps the container from starting.
+    m.api.delete_gracefully(PODS, "default", "fourth", 0);
+    m.gone("fourth").await;
+    let ran = std::fs::read_to_string(&hooks).unwrap();
+    assert_eq!(ran, "on\non\noff\non\noff\n");
+    let broken = [hook("createRuntime", "echo the dongle is cold >&2; exit 1"), hook("poststop", &off)];
+    spec["devices"][0]["containerEdits"]["hooks"] = broken.as_slice().into();
+    std::fs::write(root.join("cdi/dongle.json"), spec.to_string()).unwrap();
+    let plugin = Plugin::start(&root, &["a", "b", "c"]).await;
+    node_has(&m, "3", "3").await;
+    m.pod("fifth", pod(1));
+    let fifth = m.until("fifth", |p| p["status"]["phase"] == "Failed").await;
+    let ended = &fifth["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&ended["reason"], &ended["exitCode"]), (&json!("StartError"), &json!(128)), "{ended}");
+    assert_eq!(ended["message"], "error running createRuntime hook #0: exit status 1, stderr: the dongle is cold");
+    drop(plugin);
+    for name in ["first", "third", "fifth"] {
         m.api.delete_gracefully(PODS, "default", name, 0);
         m.gone(name).await;
     }

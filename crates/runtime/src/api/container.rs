@@ -288,6 +288,10 @@ pub struct ContainerConfig {
     pub labels: BTreeMap<String, String>,
     /// Annotations, returned as they are.
     pub annotations: BTreeMap<String, String>,
+    /// Programs of the machine that run at moments of the container's life.
+    pub hooks: Hooks,
+    /// Devices that the runtime itself applies ([`Runtime::applies_cdi`]), `vendor.com/class=name`.
+    pub cdi_devices: Vec<String>,
 }
 
 /// The state of a container.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::arguments;
 use super::cleaning::retry;
 use super::pods::STOP_TIMEOUT;
-use super::{ContainerEntry, Inner, blocking, remove_directory};
+use super::{ContainerEntry, Inner, blocking, hooks, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices};
 use crate::devices::DeviceNode;
@@ -59,6 +59,7 @@ impl Inner {
         if entry.link.is_none() {
             return Err(Error::ShimGone { pod: pod.to_owned() });
         }
+        hooks::check(&config, &entry.record, entry.shim.as_ref().is_some_and(|s| s.has_hooks))?;
         let image = match self.images.resolve(&config.image) {
             Ok(image) => image,
             Err(image::Error::NotFound(_)) => {
@@ -126,6 +127,9 @@ impl Inner {
         self.hierarchies
             .create_container(&cgroup, &record.config.resources, devices)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
+        if !record.config.hooks.is_empty() {
+            hooks::write_bundle(record, &directory).map_err(Error::io("bundle"))?;
+        }
         records::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
     }
 
@@ -307,7 +311,10 @@ impl Inner {
         let limit = self.options.start_timeout;
         let link = self.link(pod)?;
         let message = match tokio::time::timeout(limit, link.call(Call::Start { container: id.to_owned() })).await {
-            Ok(Some(Ok(()))) => return Ok(()),
+            Ok(Some(Ok(()))) => {
+                let pid = entry.state.borrow().pid;
+                return self.run_poststart(&entry.record, pid).await;
+            }
             Ok(Some(Err(message))) => message,
             Ok(None) => return Err(gone()),
             Err(_) => late(limit),
@@ -336,6 +343,7 @@ impl Inner {
                 return Ok(());
             }
         }
+        self.end_create_hooks(&entry.record);
         let killed = async {
             let signalled = matches!(signal(libc::SIGKILL, true).await, Some(Ok(())));
             // Otherwise it may not have been started at all.
@@ -366,6 +374,7 @@ impl Inner {
             let (hierarchies, path) = (self.hierarchies.clone(), cgroup.clone());
             retry(move || hierarchies.remove(&path)).await.map_err(Error::io(format!("cgroup {cgroup}")))?;
         }
+        self.run_poststop(&record).await?;
         let directory = self.container_directory(&record.pod, &record.id);
         blocking(move || remove_directory(&directory)).await?;
         self.state().remove_container(id);

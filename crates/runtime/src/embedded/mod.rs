@@ -6,6 +6,7 @@
 mod arguments;
 mod cleaning;
 mod containers;
+mod hooks;
 mod pods;
 mod purge;
 mod shim_link;

@@ -190,6 +190,12 @@ impl Embedded {
         let inner = self.inner.clone();
         let prefix = inner.cgroup(SHIM_CGROUP);
         inner.hierarchies.create(&prefix, &Resources::default()).map_err(Error::io(format!("cgroup {prefix}")))?;
+        let hooks = inner.clone();
+        blocking(move || {
+            hooks.end_abandoned_hooks();
+            Ok(())
+        })
+        .await?;
         let pods = inner.root.join("pods");
         let entries = std::fs::read_dir(&pods).map_err(Error::io(pods.display().to_string()))?;
         let mut found = Vec::new();
@@ -224,6 +230,10 @@ impl Embedded {
     pub(super) async fn remove_pod(&self, id: &str) -> Result<()> {
         let Ok(entry) = self.inner.pod(id) else { return Ok(()) };
         self.stop_pod(id).await?;
+        let containers: Vec<_> = self.inner.state().containers_in(id).map(|c| c.record.clone()).collect();
+        for container in &containers {
+            self.inner.run_poststop(container).await?;
+        }
         self.inner.clean_pod(&entry.record, CleanUp::Everything).await?;
         self.inner.state().remove_pod(id);
         Ok(())
@@ -328,6 +338,9 @@ impl Inner {
                 match reader.peer.receive().await {
                     Ok(Some((Message::Reply { seq, result }, _))) => reader.answer(seq, result),
                     Ok(Some((Message::Notice(Notice::State(state)), _))) => inner.handle_notice(&name, state),
+                    Ok(Some((Message::Notice(Notice::Hooks { container, pid }), _))) => {
+                        tokio::spawn(inner.clone().run_create_hooks(container, pid, reader.clone()));
+                    }
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(error) => {

@@ -1,7 +1,7 @@
 //! Removes everything that a runtime with given options has created, in any state.
 
 use super::cleaning::retry_here;
-use super::{Options, blocking, remove_directory};
+use super::{Options, blocking, hooks, remove_directory};
 use crate::api::{Error, Result};
 use crate::beneath;
 use crate::cgroup::{self, Hierarchies};
@@ -37,6 +37,7 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
     let options = options.clone();
     blocking(move || {
         let root = kill(&options)?;
+        hooks::poststop_all(&root.join("pods"), options.start_timeout);
         beneath::unmount_below(&root).map_err(Error::io("mounts"))?;
         remove_directory(&root.join("pods"))?;
         remove_directory(&root.join("images"))?;

@@ -14,7 +14,7 @@ use nix::unistd::pipe2;
 
 use super::log::{LogFile, Stream};
 use super::pace::LogBudget;
-use super::report::{MAX_ERROR, ReportPacket, read_report};
+use super::report::{GO, MAX_ERROR, ReportPacket, read_report};
 use super::streams::Streams;
 use crate::api::ContainerState;
 use crate::cgroup;
@@ -44,6 +44,8 @@ pub enum Port {
 pub enum Progress {
     Waiting,
     Runs,
+    /// It waits until hooks of the machine have run.
+    AtHooks,
     Failed(String),
 }
 
@@ -63,6 +65,10 @@ pub struct Report {
     /// No other process sees the child before it runs the program.
     alone: bool,
     wants_terminal: bool,
+    /// The hooks of the machine were reported as due.
+    at_hooks: bool,
+    /// They have not run yet.
+    waits: bool,
     /// The master of its terminal.
     pub terminal: Option<OwnedFd>,
     /// Unexpected packets.
@@ -94,6 +100,8 @@ pub struct Live {
     pub pid: Option<i32>,
     pub asked_by: (u64, u64),
     pub report: Option<Report>,
+    /// It waits for hooks that the agent runs.
+    pub at_hooks: bool,
     pub log: LogFile,
     output: [Option<File>; 2],
     input: Option<Pending>,
@@ -109,7 +117,20 @@ impl Report {
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, PassCred, &true)?;
         let (helper, child, terminal) = (None, None, None);
-        Ok((Report { socket: ours, helper, child, alone, wants_terminal, terminal, ignored: 0 }, theirs))
+        Ok((
+            Report {
+                socket: ours,
+                helper,
+                child,
+                alone,
+                wants_terminal,
+                at_hooks: false,
+                waits: false,
+                terminal,
+                ignored: 0,
+            },
+            theirs,
+        ))
     }
 
     pub fn as_fd(&self) -> BorrowedFd<'_> {
@@ -133,13 +154,18 @@ impl Report {
                 Err(e) => return Progress::Failed(e.to_string()),
                 Ok(Some(packet)) => {
                     let Some(sender) = packet.sender else {
-                        return if self.child.is_some() { Progress::Runs } else { Progress::Failed(KILLED.into()) };
+                        let runs = self.child.is_some() && !self.waits;
+                        return if runs { Progress::Runs } else { Progress::Failed(KILLED.into()) };
                     };
                     let report = read_report(&buffer[..packet.length]);
+                    let before = self.at_hooks;
                     if let Some(failure) = self.take(report, sender, packet.fds) {
                         return Progress::Failed(failure);
                     }
                     *pid = self.child.or(*pid);
+                    if self.at_hooks && !before {
+                        return Progress::AtHooks;
+                    }
                 }
                 Ok(None) => self.ignored += 1,
             }
@@ -150,6 +176,12 @@ impl Report {
         Progress::Waiting // the rest keeps the socket ready
     }
 
+    /// Lets the process go on after its hooks.
+    pub fn go(&mut self) -> io::Result<()> {
+        self.waits = false;
+        wire::send(self.socket.as_fd(), &[GO], &[], MsgFlags::MSG_DONTWAIT)
+    }
+
     /// Handles a report. Returns the error of a failed start.
     fn take(&mut self, report: ReportPacket, sender: i32, fds: Vec<OwnedFd>) -> Option<String> {
         let (helper, child) = (Some(sender) == self.helper, Some(sender) == self.child);
@@ -157,6 +189,10 @@ impl Report {
             ReportPacket::Child(Some(number)) if helper && self.child.is_none() => self.child = Some(number),
             ReportPacket::Terminal if self.terminal.is_none() && (helper || child && self.alone) => {
                 self.terminal = fds.into_iter().next();
+            }
+            // Once, from a process that no other one sees.
+            ReportPacket::Hooks if !self.at_hooks && (helper && self.child.is_none() || child && self.alone) => {
+                (self.at_hooks, self.waits) = (true, true);
             }
             ReportPacket::Error(message) if helper || child => return Some(message),
             _ => self.ignored += 1,
@@ -197,6 +233,7 @@ impl Live {
             pid: None,
             asked_by,
             report: Some(ours),
+            at_hooks: false,
             output,
             input,
             terminal: None,
@@ -227,12 +264,19 @@ impl Live {
         let report = self.report.as_mut()?;
         let progress = report.read(&mut self.pid);
         match &progress {
-            Progress::Waiting => return Some(progress),
+            Progress::Waiting | Progress::AtHooks => return Some(progress),
             Progress::Runs => {}
             Progress::Failed(message) => self.error = Some(message.clone()),
         }
+        self.at_hooks = false;
         self.terminal = self.report.take().and_then(|r| r.terminal);
         Some(progress)
+    }
+
+    /// The start has failed outside of the process.
+    pub fn failed(&mut self, message: String) {
+        self.error = Some(message);
+        self.report = None;
     }
 
     pub fn started(&mut self) {
@@ -264,6 +308,7 @@ impl Live {
         self.input = None;
         self.terminal = None;
         self.pid = None;
+        self.at_hooks = false;
         if self.report.take().is_some() {
             self.error.get_or_insert_with(|| KILLED.to_owned());
         }

@@ -59,6 +59,8 @@ use streams::Streams;
 /// Processes of the pod may see it, so it contains nothing of the host.
 pub const NAME: &str = "/pause";
 pub(crate) const SOCKET: &str = "shim.sock";
+/// The error of a start whose hooks nobody can run.
+const NO_AGENT: &str = "the node agent ended while hooks of the container ran";
 
 /// Runs the shim. Standard input is a socket to the agent that started it, which holds a [`Birth`]. The caller must not have started a
 /// thread.
@@ -206,7 +208,7 @@ impl Shim {
         }
         let pid = std::process::id() as i32;
         let start_time = spec::start_time(pid).ok_or("cannot read own start time")?;
-        let record = ShimRecord { version: VERSION, pid, start_time, boot: spec::boot_id() };
+        let record = ShimRecord { version: VERSION, pid, start_time, boot: spec::boot_id(), has_hooks: true };
         records::write(&shim.directory.join("shim.json"), &record).map_err(say_io("shim.json"))?;
         let birth = io::stdin().as_fd().try_clone_to_owned().map_err(say_io("stdin"))?;
         // Detach from the agent's terminal. From here on errors go to the agent as messages.
@@ -336,6 +338,7 @@ impl Shim {
                 Ok(()) => return, // answered when the program runs
                 Err(e) => Err(e),
             },
+            Call::Proceed { container, error } => self.proceed(&container, error),
             Call::Signal { container, signal, all } => self.signal(&container, signal, all),
             Call::Forget { container } => match self.containers.get(&container) {
                 Some(live) if live.pid.is_some() => Err(format!("container {container} is running")),
@@ -438,6 +441,16 @@ impl Shim {
                 self.publish(&Message::Notice(Notice::State(state)));
                 self.reply(from, seq, Ok(()));
             }
+            Progress::AtHooks => {
+                live.at_hooks = true;
+                match (live.pid, self.connections.contains_key(&from)) {
+                    (Some(pid), true) => {
+                        let notice = Notice::Hooks { container: id.to_owned(), pid };
+                        self.send(from, &Message::Notice(notice), &[]);
+                    }
+                    _ => self.fail_start(id, NO_AGENT.into()),
+                }
+            }
             Progress::Failed(message) => {
                 // It is finished when it ends (see `reap`). A process that reports a failure might continue, so it is killed.
                 if let Some(pid) = live.pid {
@@ -446,6 +459,32 @@ impl Shim {
                 self.reply(from, seq, Err(message));
             }
         }
+    }
+
+    /// Lets a container go on that waits for hooks, or ends its start.
+    fn proceed(&mut self, id: &str, error: Option<String>) -> Result<(), String> {
+        let live = self.live(id)?;
+        if !std::mem::take(&mut live.at_hooks) {
+            return Err(format!("container {id} waits for no hooks"));
+        }
+        let mut go = || live.report.as_mut().map_or(Ok(()), |report| report.go().map_err(|e| e.to_string()));
+        if let Some(message) = error.or_else(|| go().err()) {
+            self.fail_start(id, message);
+        }
+        Ok(())
+    }
+
+    /// Ends a start that has not failed by itself. It is finished when its process ends (see `reap`).
+    fn fail_start(&mut self, id: &str, message: String) {
+        let Some(live) = self.containers.get_mut(id) else { return };
+        live.at_hooks = false;
+        live.failed(message.clone());
+        let (from, seq) = live.asked_by;
+        cgroup::kill_all(&live.record.cgroups);
+        if let Some(pid) = live.pid {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        self.reply(from, seq, Err(message));
     }
 
     fn exec(
@@ -498,7 +537,7 @@ impl Shim {
         let Some(extra) = self.extras.get_mut(&id) else { return };
         let Some((report, _)) = &mut extra.report else { return };
         let result = match report.read(&mut extra.pid) {
-            Progress::Waiting => return,
+            Progress::Waiting | Progress::AtHooks => return,
             Progress::Runs => Ok(()),
             Progress::Failed(message) => {
                 // A process that reports a failure might continue, so it is killed.
@@ -608,12 +647,17 @@ impl Shim {
         }
     }
 
-    /// Commands of the peer that have not started are killed: a container can delay a start for as long as it wants.
+    /// Commands of the peer that have not started are killed: a container can delay a start for as long as it wants. So are containers
+    /// whose hooks it runs.
     fn disconnect(&mut self, id: ConnectionId) {
         self.connections.remove(&id);
         let starting = self.extras.values().filter(|e| e.connection == id && e.report.is_some());
         for pid in starting.filter_map(|e| e.pid) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        let at_hooks = self.containers.iter().filter(|(_, c)| c.at_hooks && c.asked_by.0 == id);
+        for container in at_hooks.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.fail_start(&container, NO_AGENT.into());
         }
     }
 }

@@ -21,6 +21,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns, unshare};
@@ -29,12 +30,14 @@ use nix::sys::socket::MsgFlags;
 use nix::unistd::{Gid, Uid, close, getgroups, getresgid, getresuid, pipe2, setgroups, setresgid, setresuid, setsid};
 
 use super::keyring::{RealUser, leave_session};
-use super::report::{MAX_ERROR, REPORT_CHILD, REPORT_ERROR};
+use super::report::{GO, MAX_ERROR, REPORT_CHILD, REPORT_ERROR, REPORT_HOOKS};
 use super::streams::{self, Streams};
 use super::user::User;
 use super::{command, reaper, rootfs};
+use crate::api::Hook;
+use crate::hooks::{Stage, State, Within};
 use crate::seccomp::Program;
-use crate::spec::ContainerRecord;
+use crate::spec::{self, ContainerRecord};
 use crate::sys;
 use crate::{cgroup, descriptors, user_namespace, wire};
 
@@ -48,6 +51,9 @@ const SYS_ADMIN: u8 = 21;
 const SYS_RESOURCE: u8 = 24;
 /// Either capability allows passing descriptors when the user has too many in flight, which containers of root can cause.
 const PASS_DESCRIPTORS: u64 = 1 << SYS_ADMIN | 1 << SYS_RESOURCE;
+
+/// How long a hook may take whose specification has no limit: longer than any start.
+const HOOK_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The system calls with their arguments between the installation of a filter in the helper and the start of the program.
 const AFTER_FILTER: &[(&str, libc::c_long, [u64; 6])] = &[
@@ -139,13 +145,19 @@ impl Start<'_> {
         // Opened in the host's /proc, which is not accessible later.
         let permitted = sys::permitted_capabilities().map_err(say("capabilities"))?;
         let mounts = self.prepare_root()?;
-        self.choose_pid_namespace()?;
+        // A hook of the machine is not seen by other containers. So another namespace is entered after them.
+        if alone || !first {
+            self.choose_pid_namespace()?;
+        }
         if alone {
             let mut kept = streams.descriptors();
             kept.extend(mounts.descriptors());
             self.make_child(self.gate(&kept)?, &kept)?;
         }
         self.enter_root(mounts)?;
+        if first && !alone {
+            self.choose_pid_namespace()?;
+        }
         let user = if self.pod.users.is_some() { RealUser::Pod } else { RealUser::Host };
         leave_session(user).map_err(say("session keyring"))?;
         if first {
@@ -191,6 +203,9 @@ impl Start<'_> {
         if let Some(filter) = last_filter {
             filter.install().map_err(say("seccomp"))?;
         }
+        if first {
+            self.run_hooks("startContainer", &self.record.config.hooks.start_container, "created")?;
+        }
         let Err(error) = nix::unistd::execve(&ready.program, &ready.argv, &ready.environment);
         Err(format!("exec {:?}: {}", ready.program, io::Error::from(error)))
     }
@@ -212,15 +227,55 @@ impl Start<'_> {
         std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
         // The container does not inherit settings of the agent.
         nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-        if let Some(profile) = &record.config.security.apparmor {
-            // Inherited by the child. Set while /proc is the host's, since a container's could be anything.
-            set_apparmor(profile).map_err(|e| format!("AppArmor profile {profile:?}: {e}"))?;
+        if record.config.hooks.create_container.is_empty() {
+            self.set_apparmor()?;
         }
         if let Some(range) = record.user_namespace {
             // So that the pod's root may open them again (`/dev/stdout`).
             streams.give_to(range.first).map_err(|e| format!("streams: {e}"))?;
         }
         Ok(())
+    }
+
+    /// Sets the profile of the next program, which the child inherits. Called while /proc is the host's, since a container's could be
+    /// anything.
+    fn set_apparmor(&self) -> Result<(), String> {
+        let Some(profile) = &self.record.config.security.apparmor else { return Ok(()) };
+        set_apparmor(profile).map_err(|e| format!("AppArmor profile {profile:?}: {e}"))
+    }
+
+    /// Called when the root is complete and not yet that of this process: has the shim run the hooks of the machine, and runs those in the
+    /// namespaces of the container.
+    fn before_root(&self) -> Result<(), String> {
+        let hooks = &self.record.config.hooks;
+        if hooks.has_runtime() {
+            wire::send(self.report, &[REPORT_HOOKS], &[], MsgFlags::empty()).map_err(say("reporting"))?;
+            match wire::receive(self.report, MsgFlags::empty()) {
+                Ok((packet, _)) if packet == [GO] => {}
+                _ => exit(128), // the shim has ended, and with it the start
+            }
+        }
+        if hooks.create_container.is_empty() {
+            return Ok(());
+        }
+        if self.pod.users.is_some() {
+            return Err("createContainer hooks cannot be run in a user namespace".into());
+        }
+        self.run_hooks("createContainer", &hooks.create_container, "creating")?;
+        self.set_apparmor()
+    }
+
+    fn run_hooks(&self, name: &'static str, hooks: &[Hook], status: &'static str) -> Result<(), String> {
+        if hooks.is_empty() {
+            return Ok(());
+        }
+        let Role::First { state } = self.role else { return Ok(()) };
+        descriptors::close_on_exec().map_err(say("descriptors"))?;
+        let bundle = state.join(spec::BUNDLE);
+        let pid = i32::try_from(std::process::id()).ok();
+        let state = State::new((&self.record.id, &bundle), &self.record.config.annotations, status, pid);
+        // The agent ends a start that takes too long.
+        Stage { name, hooks, state, within: Within::Caller, limit: HOOK_LIMIT }.run()
     }
 
     /// Opens what the root of a first process needs of the host, and becomes root of the pod's user namespace.
@@ -257,8 +312,8 @@ impl Start<'_> {
                 own.set(CloneFlags::CLONE_NEWCGROUP, !self.record.config.security.privileged);
                 unshare(own).map_err(|e| format!("making the container's namespaces: {e}"))?;
                 match mounts.prepared {
-                    Some(prepared) => prepared.enter(self.record, mounts.proc.as_ref()),
-                    None => rootfs::enter(self.record, state, mounts.proc.as_ref()),
+                    Some(prepared) => prepared.enter(self.record, mounts.proc.as_ref(), &|| self.before_root()),
+                    None => rootfs::enter(self.record, state, mounts.proc.as_ref(), &|| self.before_root()),
                 }
             }
             Role::Another { namespaces, .. } => {

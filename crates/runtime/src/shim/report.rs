@@ -5,6 +5,11 @@
 pub const REPORT_CHILD: u8 = b'P';
 pub const REPORT_TERMINAL: u8 = b'T';
 pub const REPORT_ERROR: u8 = b'E';
+/// The hooks of the machine are due; the sender waits for [`GO`].
+pub const REPORT_HOOKS: u8 = b'H';
+
+/// The shim's answer to [`REPORT_HOOKS`].
+pub const GO: u8 = b'G';
 
 /// Maximum bytes of a reported error.
 pub const MAX_ERROR: usize = 4096;
@@ -16,6 +21,8 @@ pub enum ReportPacket {
     Child(Option<i32>),
     /// A terminal comes with the packet.
     Terminal,
+    /// The hooks of the machine are due.
+    Hooks,
     /// Why the start failed, for users.
     Error(String),
     /// The kind of the packet is unknown, or the packet is empty.
@@ -29,6 +36,7 @@ pub fn read_report(packet: &[u8]) -> ReportPacket {
     match *kind {
         REPORT_CHILD => ReportPacket::Child(text().parse().ok().filter(|pid| *pid > 1)),
         REPORT_TERMINAL => ReportPacket::Terminal,
+        REPORT_HOOKS => ReportPacket::Hooks,
         REPORT_ERROR => ReportPacket::Error(text()),
         _ => ReportPacket::Unknown,
     }

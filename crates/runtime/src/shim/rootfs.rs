@@ -16,13 +16,14 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AT_FDCWD, OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, makedev, mknod};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
+use nix::unistd::symlinkat;
 
 use super::propagation;
 use crate::api::{FileKind, Mount, MountSource, Propagation};
@@ -73,6 +74,8 @@ const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", 
 pub(crate) const EMPTY_LAYER: &str = "empty";
 
 type Result<T> = std::result::Result<T, String>;
+/// What is done when the root is complete, and not yet that of the process.
+pub type BeforeRoot<'a> = &'a dyn Fn() -> Result<()>;
 
 fn stage(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> String {
     move |e| format!("{what}: {e}")
@@ -355,7 +358,7 @@ impl Prepared {
 
     /// Enters the root. The caller is root of the container's user namespace, and in a fresh mount namespace of it. About `proc` see
     /// [`enter`].
-    pub fn enter(mut self, record: &ContainerRecord, proc: Option<&OwnedFd>) -> Result<()> {
+    pub fn enter(mut self, record: &ContainerRecord, proc: Option<&OwnedFd>, before_root: BeforeRoot) -> Result<()> {
         detach_from_host()?;
         for (number, (request, bind)) in record.mounts.iter().zip(&mut self.sources.mounts).enumerate() {
             if let Some(bind) = bind.as_mut().filter(|b| is_locked(request, b)) {
@@ -375,8 +378,9 @@ impl Prepared {
         let over = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| format!("opening /: {e}"))?;
         sys::move_mount(self.root.as_fd(), over.as_fd()).map_err(stage("mounting the root file system"))?;
         nix::unistd::fchdir(&self.root).map_err(|e| format!("root file system: {e}"))?;
-        change_root()?;
-        fill(record, &self.sources, proc.or(own_proc.as_ref()), Some(&sys))
+        fill(record, &self.sources, proc.or(own_proc.as_ref()), Some(&sys))?;
+        before_root()?;
+        change_root(record)
     }
 }
 
@@ -407,15 +411,16 @@ fn lock_read_only(record: &ContainerRecord, sources: &Sources, place: &Path) -> 
 
 /// Creates and enters the container's root. The caller is in a new mount namespace, and in the container's pid namespace unless it
 /// passes that one's /proc.
-pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
+pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>, before_root: BeforeRoot) -> Result<()> {
     let mut sources = Sources::open(record, None)?;
     detach_from_host()?;
     sources.make_devices(record, &state.join("rootfs"))?;
     enter_layers(record, None)?;
     sources.mount_images(record, state)?;
     overlay(record, state)?;
-    change_root()?;
-    fill(record, &sources, proc, None)
+    fill(record, &sources, proc, None)?;
+    before_root()?;
+    change_root(record)
 }
 
 /// Hides later mounts from the host.
@@ -424,18 +429,24 @@ fn detach_from_host() -> Result<()> {
         .map_err(|e| format!("detaching the mount namespace: {e}"))
 }
 
-/// Makes the working directory the root.
-fn change_root() -> Result<()> {
+/// Makes the working directory the root, read-only if it is to be.
+fn change_root(record: &ContainerRecord) -> Result<()> {
     sys::pivot_root_here().map_err(stage("changing the root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| format!("leaving the old root: {e}"))?;
-    std::env::set_current_dir("/").map_err(stage("changing to /"))
+    std::env::set_current_dir("/").map_err(stage("changing to /"))?;
+    if record.config.security.read_only_rootfs {
+        let root = std::fs::File::open("/").map_err(stage("opening /"))?;
+        sys::mount_setattr(root.as_fd(), MOUNT_ATTR_RDONLY, 0, false).map_err(stage("making / read-only"))?;
+    }
+    Ok(())
 }
 
-/// Mounts everything in the root.
+/// Mounts everything in the root that is the working directory, and stays it. It is filled before it becomes the root of this process,
+/// so that hooks that work on it have the programs and files of the host.
 fn fill(record: &ContainerRecord, sources: &Sources, proc: Option<&OwnedFd>, sys: Option<&OwnedFd>) -> Result<()> {
     let security = &record.config.security;
     let privileged = security.privileged;
-    let open_root = |links| Directory::open(Path::new("/"), links).map_err(stage("opening /"));
+    let open_root = |links| Directory::open(Path::new("."), links).map_err(stage("opening the root file system"));
     let (root, plain) = (open_root(Links::Root)?, open_root(Links::Refuse)?);
     kernel_file_systems(&plain, record, sources, proc, sys)?;
     for (request, bind) in record.mounts.iter().zip(&sources.mounts) {
@@ -445,12 +456,8 @@ fn fill(record: &ContainerRecord, sources: &Sources, proc: Option<&OwnedFd>, sys
         let null = sources.devices.iter().find(|d| d.target == Path::new("/dev/null")).ok_or("no /dev/null")?;
         mask(&plain, null)?;
     }
-    std::env::set_current_dir("/").map_err(stage("changing to /"))?;
-    if security.read_only_rootfs {
-        let root = std::fs::File::open("/").map_err(stage("opening /"))?;
-        sys::mount_setattr(root.as_fd(), MOUNT_ATTR_RDONLY, 0, false).map_err(stage("making / read-only"))?;
-    }
-    Ok(())
+    let root = plain.resolve(Path::new(".")).map_err(stage("opening the root file system"))?;
+    nix::unistd::fchdir(&root).map_err(|e| format!("root file system: {e}"))
 }
 
 /// Changes to the directory of layers, with the users of the container. Layers are named relative to it, so that many fit into the
@@ -512,15 +519,16 @@ fn kernel_file_systems(
         attach(root, "tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=755,size=65536k")?;
         devices.iter().try_for_each(|d| d.attach(root))?;
         attach(root, "devpts", "/dev/pts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, TERMINALS)?;
+        let dev = root.resolve(Path::new("/dev")).map_err(stage("opening /dev"))?;
         for (target, link) in [
-            ("pts/ptmx", "/dev/ptmx"),
-            ("/proc/self/fd", "/dev/fd"),
-            ("/proc/self/fd/0", "/dev/stdin"),
-            ("/proc/self/fd/1", "/dev/stdout"),
-            ("/proc/self/fd/2", "/dev/stderr"),
-            ("/proc/kcore", "/dev/core"),
+            ("pts/ptmx", "ptmx"),
+            ("/proc/self/fd", "fd"),
+            ("/proc/self/fd/0", "stdin"),
+            ("/proc/self/fd/1", "stdout"),
+            ("/proc/self/fd/2", "stderr"),
+            ("/proc/kcore", "core"),
         ] {
-            symlink(target, link).map_err(stage(format_args!("linking {link}")))?;
+            symlinkat(target, &dev, link).map_err(|e| format!("linking /dev/{link}: {e}"))?;
         }
     }
     shm.attach(root)?;
@@ -538,7 +546,7 @@ fn kernel_file_systems(
         cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::empty(), false)?;
     }
     if !privileged {
-        let hierarchies = std::fs::File::open("/sys/fs/cgroup").map_err(stage("opening /sys/fs/cgroup"))?;
+        let hierarchies = root.resolve(Path::new("/sys/fs/cgroup")).map_err(stage("opening /sys/fs/cgroup"))?;
         sys::mount_setattr(hierarchies.as_fd(), MOUNT_ATTR_RDONLY, 0, false)
             .map_err(stage("making /sys/fs/cgroup read-only"))?;
     }

@@ -191,7 +191,9 @@ impl Worker {
         cdi.extend(self.shared.dra.cdi(&self.with_status(), spec));
         add(config, edits);
         config.annotations.extend(annotations);
-        if !cdi.is_empty() {
+        if self.shared.options.runtime.applies_cdi() {
+            config.cdi_devices = cdi;
+        } else if !cdi.is_empty() {
             let directories = self.shared.options.cdi_directories.clone();
             let edits = blocking(move || cdi::Registry::read(&directories).edits(&cdi)).await;
             add(config, edits.map_err(|e| e.to_string())?);
@@ -218,4 +220,5 @@ fn add(config: &mut ContainerConfig, edits: Edits) {
         }
     }
     config.security.supplemental_groups.extend(edits.groups);
+    config.hooks.extend(edits.hooks);
 }
