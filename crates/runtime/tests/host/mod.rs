@@ -35,7 +35,9 @@ impl Host {
     pub async fn with(change: impl FnOnce(&mut Options)) -> Host {
         assert!(nix::unistd::geteuid().is_root(), "these tests start containers: run them as root");
         assert!(Path::new("/bin/busybox").exists(), "these tests need /bin/busybox: install busybox-static");
-        let directory = tempfile::Builder::new().prefix("kemudi-test-").tempdir_in(target()).unwrap();
+        // On a real file system, unlike /tmp perhaps.
+        let directory =
+            tempfile::Builder::new().prefix("kemudi-test-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let prefix = format!("kemudi-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut options = Options::new(directory.path().join("runtime"), prefix, clock());
         options.shim_program = env!("CARGO_BIN_EXE_kemudi-runtime-testbed").into();
@@ -192,12 +194,6 @@ pub fn shell(name: &str, script: &str) -> ContainerConfig {
 pub fn log(status: &Container) -> String {
     let text = std::fs::read_to_string(&status.log_path).unwrap();
     text.lines().map(|l| l.splitn(4, ' ').nth(3).unwrap().to_owned() + "\n").collect()
-}
-
-/// The build directory: on a real file system, unlike /tmp perhaps.
-fn target() -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_kemudi-runtime-testbed"));
-    program.parent().unwrap().to_owned()
 }
 
 fn busybox(runtime: &Embedded, scratch: &Path) {
