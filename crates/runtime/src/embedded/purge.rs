@@ -1,5 +1,7 @@
 //! Removes everything that a runtime with given options has created, in any state.
 
+use std::io;
+
 use super::cleaning::retry_here;
 use super::{Options, blocking, hooks, remove_directory};
 use crate::api::{Error, Result};
@@ -38,8 +40,16 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
     blocking(move || {
         let root = kill(&options)?;
         hooks::poststop_all(&root.join("pods"), options.start_timeout);
-        beneath::unmount_below(&root).map_err(Error::io("mounts"))?;
-        remove_directory(&root.join("pods"))?;
+        let pods = root.join("pods");
+        let removed = retry_here(|| {
+            beneath::unmount_below(&root)?;
+            // A mount that came meanwhile, of a container that was being made, is unmounted in the next round.
+            beneath::remove_tree(&pods).map_err(|e| match e.kind() {
+                io::ErrorKind::CrossesDevices => io::Error::new(io::ErrorKind::ResourceBusy, e),
+                _ => e,
+            })
+        });
+        removed.map_err(Error::io(pods.display().to_string()))?;
         remove_directory(&root.join("images"))?;
         // The directory itself is removed only if it is empty.
         let _ = std::fs::remove_dir(&root);
