@@ -196,8 +196,13 @@ async fn a_pod_has_no_other_address_and_is_no_router() {
         let mut buffer = [0; 10];
         receiver.recv_from(&mut buffer).ok().map(|(_, from)| from.ip())
     };
-    send(v6(&evil)).unwrap();
-    assert_eq!(received(Duration::from_secs(20)), Some(v6(&evil)));
+    // A busy machine may lose packets.
+    let arrives = |_| {
+        send(v6(&evil)).unwrap();
+        received(Duration::from_secs(1)) == Some(v6(&evil))
+    };
+    assert!((0..20).any(arrives));
+    while received(Duration::from_millis(500)).is_some() {}
     for false_one in [v6(&friend), ip("2001:db8::1")] {
         node.ip(&evil.namespace, &format!("addr add {false_one}/128 dev eth0 nodad"));
         let _ = send(false_one);
