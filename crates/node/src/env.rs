@@ -170,6 +170,7 @@ pub async fn build(
     let mut out = Variables::default();
     let mut budget = Budget::new(MAX_BYTES);
     let mut skipped = Vec::new();
+    let mut read = 0;
     for from in container.env_from.iter().flatten() {
         let (kind, name, optional) = match (&from.config_map_ref, &from.secret_ref) {
             (Some(r), _) => (Kind::ConfigMap, &r.name, r.optional),
@@ -230,7 +231,12 @@ pub async fn build(
                 },
             }
         } else if let Some(r) = &from.file_key_ref {
-            let value = file::read(volumes, r).await?;
+            let (value, size) = file::read(volumes, r).await?;
+            // Each variable reads its file again.
+            read += size;
+            if read > MAX_READ {
+                return Err(crate::objects::Error::TooMuch(MAX_READ >> 20).into());
+            }
             match value.is_empty() {
                 false => value,
                 true if r.optional == Some(true) => continue,

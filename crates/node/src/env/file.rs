@@ -36,8 +36,8 @@ impl Error {
     }
 }
 
-/// Reads a variable; empty if the file does not have it. Errors if the file cannot be read, or has an error before the variable.
-pub async fn read(volumes: &BTreeMap<String, PathBuf>, wanted: &FileKeySelector) -> Result<String, Error> {
+/// Reads a variable, which is empty if the file does not have it, and says how many bytes were read. Errors if the file cannot be read, or has an error before the variable.
+pub async fn read(volumes: &BTreeMap<String, PathBuf>, wanted: &FileKeySelector) -> Result<(String, usize), Error> {
     let volume = volumes.get(&wanted.volume_name).ok_or_else(|| Error::Volume(wanted.volume_name.clone()))?;
     let (volume, path, key) = (volume.clone(), wanted.path.clone(), wanted.key.clone());
     blocking(move || {
@@ -45,10 +45,11 @@ pub async fn read(volumes: &BTreeMap<String, PathBuf>, wanted: &FileKeySelector)
             tracing::debug!(path, %error, "reading a file with variables failed");
             Error::Unreadable
         })?;
-        find(&text, &key).map_err(|Wrong { line, why }| {
+        let found = find(&text, &key).map_err(|Wrong { line, why }| {
             tracing::debug!(path, line, why, "a file with variables has an error");
             Error::Unreadable
-        })
+        })?;
+        Ok((found, text.len()))
     })
     .await
 }
@@ -178,13 +179,13 @@ mod tests {
             optional: None,
         };
         for path in ["own", "in", "/own"] {
-            assert_eq!(read(&volumes, &of("v", path, "K")).await.unwrap(), "own", "{path}");
+            assert_eq!(read(&volumes, &of("v", path, "K")).await.unwrap(), ("own".into(), 7), "{path}");
         }
         for path in ["out", "far", "pipe", "huge", ".", "none"] {
             let error = read(&volumes, &of("v", path, "K")).await.unwrap_err();
             assert_eq!(error.to_string(), "couldn't parse env file", "{path}");
         }
-        assert_eq!(read(&volumes, &of("v", "own", "L")).await.unwrap(), "");
+        assert_eq!(read(&volumes, &of("v", "own", "L")).await.unwrap().0, "");
         let missing = Error::missing(&volumes, &of("v", "own", "L")).to_string();
         assert_eq!(missing, format!("environment variable key \"L\" not found in file \"{}/own\"", volume.display()));
         let unknown = read(&volumes, &of("w", "own", "K")).await.unwrap_err().to_string();
