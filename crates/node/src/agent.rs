@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
 use plugins::KubeletRoot;
 use plugins::api::registration::{CSI_PLUGIN, DEVICE_PLUGIN, DRA_PLUGIN};
@@ -140,6 +141,7 @@ impl Agent {
             recorder.clone(),
             options.clock.clone(),
             node.clone(),
+            informers.informer::<Whole>(&ApiResource::typed::<CSIDriver>(), &Scope::default()),
         ));
         let csi = Arc::new(Csi::new(root.clone(), &options.node_name, cluster.clone()));
         let shared = Arc::new(Shared {

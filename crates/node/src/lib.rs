@@ -27,6 +27,7 @@ mod file_volumes;
 mod hugepages;
 mod image_gc;
 pub mod join;
+mod local_volumes;
 mod node;
 mod objects;
 mod options;

@@ -47,6 +47,7 @@ pub(crate) async fn remove_orphans(shared: &Arc<Shared>, pods: &Informer<Whole>)
             false => {}
         }
     }
+    shared.volumes.release_unused_devices().await;
     remove_orphan_logs(&shared.options.log_dir, known).await;
     let mut tasks = JoinSet::new();
     if let Some(network) = plugins {

@@ -28,6 +28,7 @@ mod kills;
 mod kubeconfig;
 mod kubelet;
 mod lifecycle;
+mod local_volumes;
 mod merging;
 mod namespaces;
 mod node_shutdown;
@@ -102,6 +103,7 @@ fn tests() -> Vec<Test> {
         own(volumes::TESTS),
         own(claims::TESTS),
         own(sized_volumes::TESTS),
+        own(local_volumes::TESTS),
         own(csi::TESTS),
         own(environment::TESTS),
         both_since(36, autoscaling::TESTS),
@@ -115,6 +117,7 @@ fn tests() -> Vec<Test> {
         alone(own(node_shutdown::ALONE)),
         alone(own(claims::ALONE)),
         alone(own(sized_volumes::ALONE)),
+        alone(own(local_volumes::ALONE)),
         alone(own(csi::ALONE)),
         alone(own(kills::ALONE)),
     ]
@@ -151,6 +154,7 @@ fn tests_on_others() -> Vec<Test> {
         own(volumes::TESTS),
         own(claims::TESTS),
         own(sized_volumes::TESTS),
+        own(local_volumes::TESTS),
         own(environment::TESTS),
         own(services::TESTS),
         own(policies::TESTS),
@@ -161,6 +165,7 @@ fn tests_on_others() -> Vec<Test> {
         alone(own(cri::ALONE)),
         alone(own(claims::ALONE)),
         alone(own(sized_volumes::ALONE)),
+        alone(own(local_volumes::ALONE)),
         alone(own(kills::ALONE)),
     ]
     .concat()

@@ -19,6 +19,9 @@ use crate::provisioner::growth::{self, Progress};
 /// Tries of a write that conflicts with others.
 const TRIES: usize = 10;
 
+/// A condition for the object of a driver, which may have none.
+pub type Condition<'a> = &'a (dyn Fn(Option<&CSIDriver>) -> bool + Send + Sync);
+
 #[async_trait::async_trait]
 pub trait Cluster: Send + Sync {
     /// `None` if the driver has no object.
@@ -31,6 +34,10 @@ pub trait Cluster: Send + Sync {
     async fn set_in_use(&self, volumes: &BTreeSet<String>) -> Result<(), client::Error>;
     /// Adds a driver to the node and its CSINode. Errors with the reason.
     async fn install(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String>;
+    /// Replaces a driver in the CSINode. Errors with the reason.
+    async fn update(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String>;
+    /// Waits until the object of a driver, or that it has none, meets the condition. Returns that.
+    async fn wait_for_driver(&self, name: &str, is: Condition<'_>) -> Option<CSIDriver>;
     /// Removes a driver from the node and its CSINode. Errors with the reason.
     async fn uninstall(&self, driver: &str) -> Result<(), String>;
     /// Records how far the growth of a claim is. Returns the claim with that.
@@ -39,8 +46,22 @@ pub trait Cluster: Send + Sync {
         claim: &PersistentVolumeClaim,
         progress: Progress<'_>,
     ) -> Result<PersistentVolumeClaim, client::Error>;
-    /// Emits an event about the pod and the claim.
-    fn event(&self, pod: &Pod, claim: &PersistentVolumeClaim, is_warning: bool, reason: &str, message: String);
+    /// Emits an event about the pod, and about the claim if there is one.
+    fn event(&self, pod: &Pod, claim: Option<&PersistentVolumeClaim>, is_warning: bool, reason: &str, message: String);
+}
+
+/// Waits until `find` finds something, which it is asked after each change.
+async fn wait_for<T>(changed: &Notify, find: impl Fn() -> Option<T>) -> T {
+    loop {
+        let changed = changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        if let Some(found) = find() {
+            return found;
+        }
+        // The informer may be without a connection, and notifies of no change when it has one again.
+        let _ = tokio::time::timeout(Duration::from_secs(10), changed).await;
+    }
 }
 
 /// Reads and writes through the API.
@@ -52,22 +73,39 @@ pub struct ApiCluster {
     node: Informer<Whole>,
     /// A change of the node.
     changed: Arc<Notify>,
-    _subscription: client::informer::Subscription,
+    drivers: Informer<Whole>,
+    /// A change of the object of a driver.
+    drivers_changed: Arc<Notify>,
+    _subscriptions: [client::informer::Subscription; 2],
 }
 
 impl ApiCluster {
-    /// `node`: an informer of the node itself.
+    /// `node`: an informer of the node itself. `drivers`: one of all CSIDrivers.
     pub fn new(
         client: Client,
         node_name: String,
         recorder: Recorder,
         clock: Arc<dyn Clock>,
         node: Informer<Whole>,
+        drivers: Informer<Whole>,
     ) -> Self {
-        let changed: Arc<Notify> = Arc::default();
-        let notify = changed.clone();
-        let subscription = node.subscribe(move |_| notify.notify_waiters());
-        Self { client, node_name, recorder, clock, node, changed, _subscription: subscription }
+        let (changed, drivers_changed): (Arc<Notify>, Arc<Notify>) = Default::default();
+        let (notify, notify_of_drivers) = (changed.clone(), drivers_changed.clone());
+        let subscriptions = [
+            node.subscribe(move |_| notify.notify_waiters()),
+            drivers.subscribe(move |_| notify_of_drivers.notify_waiters()),
+        ];
+        Self {
+            client,
+            node_name,
+            recorder,
+            clock,
+            node,
+            changed,
+            drivers,
+            drivers_changed,
+            _subscriptions: subscriptions,
+        }
     }
 
     fn is_attached(&self, volume: &str) -> bool {
@@ -157,16 +195,15 @@ impl Cluster for ApiCluster {
     }
 
     async fn attached(&self, volume: &str) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.is_attached(volume) {
-                return;
-            }
-            // The informer may be without a connection, and notifies of no change when it has one again.
-            let _ = tokio::time::timeout(Duration::from_secs(10), changed).await;
-        }
+        wait_for(&self.changed, || self.is_attached(volume).then_some(())).await;
+    }
+
+    async fn wait_for_driver(&self, name: &str, is: Condition<'_>) -> Option<CSIDriver> {
+        let find = || {
+            let found = self.drivers.get(&Key::new("", name)).and_then(|e| e.decode::<CSIDriver>().ok());
+            is(found.as_ref()).then_some(found)
+        };
+        wait_for(&self.drivers_changed, find).await
     }
 
     async fn set_in_use(&self, volumes: &BTreeSet<String>) -> Result<(), client::Error> {
@@ -184,6 +221,10 @@ impl Cluster for ApiCluster {
         self.change_node(|node| node_info::installed(node, driver, &info.node_id, topology))
             .await
             .map_err(|e| format!("error updating Node object with CSI driver node info: {e}"))?;
+        self.update(driver, info).await
+    }
+
+    async fn update(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String> {
         self.change_csi_node(|node| node_info::with_driver(node, driver, info))
             .await
             .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))
@@ -214,9 +255,10 @@ impl Cluster for ApiCluster {
         api.patch_status(name.unwrap_or_default(), &WriteOptions::default(), &patch).await
     }
 
-    fn event(&self, pod: &Pod, claim: &PersistentVolumeClaim, is_warning: bool, reason: &str, message: String) {
+    fn event(&self, pod: &Pod, claim: Option<&PersistentVolumeClaim>, is_warning: bool, reason: &str, message: String) {
         let severity = if is_warning { Severity::Warning } else { Severity::Normal };
-        for (kind, meta) in [("Pod", &pod.metadata), ("PersistentVolumeClaim", &claim.metadata)] {
+        let claim = claim.map(|c| ("PersistentVolumeClaim", &c.metadata));
+        for (kind, meta) in [("Pod", &pod.metadata)].into_iter().chain(claim) {
             let text = |t: &Option<String>| t.clone().unwrap_or_default();
             let about = Regarding {
                 api_version: "v1".into(),

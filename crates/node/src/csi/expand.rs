@@ -34,7 +34,7 @@ fn requested(claim: &PersistentVolumeClaim) -> i64 {
 
 /// Whether the node has its turn: the controller has done its part, and the node has not found that the size is infeasible. A controller
 /// that reports no progress leaves it to the sizes.
-fn may_grow_on_node(claim: &PersistentVolumeClaim) -> bool {
+pub(crate) fn may_grow_on_node(claim: &PersistentVolumeClaim) -> bool {
     let statuses = claim.status.as_ref().and_then(|s| s.allocated_resource_statuses.as_ref());
     statuses
         .and_then(|s| s.get("storage"))
@@ -66,7 +66,7 @@ impl Csi {
             Ok(true) => self.finish_expansion(name, &claim, &capacity, pod).await,
             Err(why) => {
                 let message = format!("MountVolume.NodeExpandVolume failed for volume {name:?} : {why}");
-                self.cluster.event(pod, &claim, true, "VolumeResizeFailed", message);
+                self.cluster.event(pod, Some(&claim), true, "VolumeResizeFailed", message);
             }
         }
     }
@@ -78,10 +78,15 @@ impl Csi {
                 self.failed_growth.lock().remove(volume);
                 let node = &self.node_name;
                 let message = format!("MountVolume.NodeExpandVolume succeeded for volume {volume:?} {node}");
-                self.cluster.event(pod, claim, false, "FileSystemResizeSuccessful", message);
+                self.cluster.event(pod, Some(claim), false, "FileSystemResizeSuccessful", message);
             }
             Err(error) => tracing::warn!(volume, %error, "recording the size of a claim failed"),
         }
+    }
+
+    /// Emits a warning about a volume of a pod and its claim.
+    pub fn warn(&self, pod: &Pod, claim: Option<&PersistentVolumeClaim>, reason: &str, message: String) {
+        self.cluster.event(pod, claim, true, reason, message);
     }
 
     /// Where a persistent volume is published for a pod.

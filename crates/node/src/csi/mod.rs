@@ -1,12 +1,14 @@
 //! Volumes of CSI drivers on this node: registration of drivers, staging and publishing.
 //!
-//! [`Csi`] is shared by all pods. [`volume`] makes and removes volumes for pods, [`unstage`] what they shared, [`registration`] follows drivers, [`paths`] has upstream's paths
+//! [`Csi`] is shared by all pods. [`volume`] makes and removes volumes for pods, [`unstage`] what they shared, [`registration`] follows drivers, and
+//! [`allocatable`] how many volumes they can have. [`paths`] has upstream's paths
 //! and the records, [`driver`] the calls, and [`cluster`] what is read from and written to the API.
 //!
 //! **Invariants.** What a driver may have mounted has a record on the disk, from before the call until after it is undone: a new agent
 //! finds it, and asks the driver again, whose calls are idempotent. A volume is unstaged only if no pod has a record of it; calls for
 //! one volume exclude each other. The node lists a volume as in use before it looks whether it is attached, and until it is unstaged.
 
+mod allocatable;
 pub mod cluster;
 mod driver;
 mod expand;
@@ -29,11 +31,11 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use cluster::Cluster;
 use driver::Driver;
 pub use expand::Published;
-pub(crate) use expand::new_size;
+pub(crate) use expand::{may_grow_on_node, new_size};
 use paths::{Layout, Record};
 pub use registration::Registration;
-pub use volume::TIMED_OUT;
 pub use volume::{Failure, Inline, Persistent, Request};
+pub use volume::{LIMIT_EXCEEDED, TIMED_OUT};
 
 /// How long an operation waits for a driver that is not registered: after a start of the agent drivers register again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,6 +47,8 @@ pub struct Csi {
     node_name: String,
     cluster: Arc<dyn Cluster>,
     drivers: Mutex<BTreeMap<String, Driver>>,
+    /// Tasks that ask drivers for the limit of volumes.
+    updates: Mutex<BTreeMap<String, tokio::task::AbortHandle>>,
     /// How many times a driver has registered.
     registrations: watch::Sender<u64>,
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -70,6 +74,7 @@ impl Csi {
             node_name: node_name.to_owned(),
             cluster,
             drivers: Mutex::default(),
+            updates: Mutex::default(),
             registrations: watch::Sender::new(0),
             unstaging: Mutex::default(),
             locks: Mutex::default(),

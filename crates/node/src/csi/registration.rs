@@ -49,6 +49,7 @@ impl Handler for Registration {
         let (driver, info) = opened.map_err(|e| e.to_string())?;
         csi.cluster.install(&plugin.name, &info).await?;
         csi.drivers.lock().insert(plugin.name.clone(), driver);
+        csi.begin_updates(&plugin.name);
         csi.registrations.send_modify(|n| *n = n.wrapping_add(1));
         let (csi, name) = (csi.clone(), plugin.name.clone());
         tokio::spawn(async move { csi.unstage_unused(&name).await });
@@ -64,6 +65,7 @@ impl Handler for Registration {
             }
             drivers.remove(&plugin.name);
         }
+        self.0.end_updates(&plugin.name);
         if let Err(error) = self.0.cluster.uninstall(&plugin.name).await {
             tracing::warn!(driver = plugin.name, error, "removing a CSI driver from the node failed");
         }

@@ -18,6 +18,7 @@ use crate::volumes::usage::{Amount, ClaimedVolume, Place, PodVolume, VolumeUsage
 #[derive(Default)]
 struct Api {
     driver: Mutex<Value>,
+    driver_changed: tokio::sync::Notify,
     attachment: Mutex<Value>,
     secret: Mutex<Value>,
     attached: tokio::sync::watch::Sender<bool>,
@@ -61,6 +62,24 @@ impl Cluster for Api {
         Ok(())
     }
 
+    async fn update(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String> {
+        self.log.lock().push(format!("update {driver} {}", info.max_volumes_per_node));
+        Ok(())
+    }
+
+    async fn wait_for_driver(&self, _: &str, is: cluster::Condition<'_>) -> Option<CSIDriver> {
+        loop {
+            let changed = self.driver_changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let found = decoded(&self.driver);
+            if is(found.as_ref()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
     async fn uninstall(&self, driver: &str) -> Result<(), String> {
         self.log.lock().push(format!("uninstall {driver}"));
         Ok(())
@@ -86,7 +105,7 @@ impl Cluster for Api {
         Ok(claim)
     }
 
-    fn event(&self, _: &Pod, _: &PersistentVolumeClaim, _: bool, reason: &str, message: String) {
+    fn event(&self, _: &Pod, _: Option<&PersistentVolumeClaim>, _: bool, reason: &str, message: String) {
         self.log.lock().push(format!("event {reason} {message}"));
     }
 }
@@ -252,7 +271,12 @@ impl Lab {
     }
 
     fn no_attach(&self) {
-        *self.api.driver.lock() = json!({"metadata": {"name": NAME}, "spec": {"attachRequired": false}});
+        self.set_driver(json!({"attachRequired": false}));
+    }
+
+    fn set_driver(&self, spec: Value) {
+        *self.api.driver.lock() = json!({"metadata": {"name": NAME}, "spec": spec});
+        self.api.driver_changed.notify_waiters();
     }
 
     /// Paths below the directory that are left, beside sockets.
@@ -337,6 +361,81 @@ async fn a_pod_waits_until_the_volume_is_attached_and_reports_it_in_use_first() 
     assert!(lab.requests.lock().join("\n").contains("\"device\": \"sdx\""));
     lab.tear_down("u1").await.unwrap();
     assert_eq!(lab.take_log(), ["unpublish u1", "unstage globalmount", "in use []"]);
+}
+
+/// A pod that waited for an attachment noticed only after two minutes that its driver needs none any more.
+#[tokio::test]
+async fn a_pod_stops_waiting_when_the_driver_attaches_no_volumes_any_more() {
+    let lab = Lab::new(STAGES).await;
+    lab.set_driver(json!({}));
+    let changes = async {
+        let in_use = format!("in use [\"kubernetes.io/csi/{NAME}^h\"]");
+        lab.wait_for("the pod waits", |lab| lab.log.lock().contains(&in_use)).await;
+        lab.take_log();
+        lab.no_attach();
+    };
+    let (path, ()) = tokio::join!(lab.set_up("u1"), changes);
+    path.unwrap();
+    assert_eq!(lab.take_log(), ["in use []", "stage globalmount", "publish u1"]);
+    lab.tear_down("u1").await.unwrap();
+    assert!(lab.left().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_volumes_is_updated_as_often_as_the_driver_says() {
+    let lab = Lab::new(STAGES).await;
+    let update = format!("update {NAME} 0");
+    let begin = tokio::time::Instant::now();
+    let minutes = |count: u64| tokio::time::sleep_until(begin + Duration::from_secs(60 * count));
+    minutes(1).await;
+    assert!(lab.take_log().is_empty(), "without a period it is not asked");
+    let count = |lab: &Lab| lab.take_log().iter().filter(|l| **l == update).count();
+    lab.set_driver(json!({"nodeAllocatableUpdatePeriodSeconds": 10}));
+    minutes(2).await;
+    let first = count(&lab);
+    assert!((4..=6).contains(&first), "{first}");
+    lab.set_driver(json!({"nodeAllocatableUpdatePeriodSeconds": 30}));
+    minutes(4).await;
+    let then = count(&lab);
+    assert!((3..=4).contains(&then), "{then}");
+    lab.set_driver(json!({}));
+    minutes(5).await;
+    lab.take_log();
+    minutes(8).await;
+    assert_eq!(count(&lab), 0);
+    lab.set_driver(json!({"nodeAllocatableUpdatePeriodSeconds": 10}));
+    Registration(lab.csi.clone()).deregister(&lab.plugin()).await;
+    lab.take_log();
+    minutes(10).await;
+    assert_eq!(count(&lab), 0, "it is not registered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_room_for_a_volume_rejects_the_pod() {
+    let lab = Lab::new(STAGES).await;
+    let attachment = |code: u32| {
+        json!({"metadata": {}, "spec": {"attacher": NAME, "nodeName": "n", "source": {}},
+            "status": {"attached": false, "attachError": {"message": "no room", "errorCode": code}}})
+    };
+    let updated = format!("update {NAME} 0");
+    for (period, code, stage) in
+        [(json!(null), 8, TIMED_OUT), (json!(1_000_000), 13, TIMED_OUT), (json!(1_000_000), 8, LIMIT_EXCEEDED)]
+    {
+        lab.set_driver(json!({"nodeAllocatableUpdatePeriodSeconds": period}));
+        *lab.api.attachment.lock() = attachment(code);
+        let failure = lab.set_up("u1").await.unwrap_err();
+        assert_eq!(failure.stage, stage, "{period} {code}");
+        assert_eq!(lab.take_log().contains(&updated), stage == LIMIT_EXCEEDED, "{period} {code}");
+    }
+    let source =
+        crate::volumes::Error::PersistentVolume { name: "pv".into(), stage: LIMIT_EXCEEDED, why: "late".into() };
+    let error = crate::volumes::SetUpError { volume: "data".into(), source };
+    assert_eq!(error.rejection(), Some("VolumeAttachmentLimitExceeded"));
+    assert_eq!(
+        error.to_string(),
+        "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[data], unattached volumes=[data], failed to \
+         process volumes=[]: late"
+    );
 }
 
 fn lab_attachment() -> String {

@@ -40,6 +40,8 @@ const MOUNT_DEVICE: &str = "MountVolume.MountDevice";
 const SET_UP_DEVICE: &str = "MapVolume.SetUpDevice";
 const MAP_POD_DEVICE: &str = "MapVolume.MapPodDevice";
 const ATTACHED: &str = "MountVolume.WaitForAttach";
+/// The stage of a volume for which the node has no room: its pod is rejected with this reason.
+pub const LIMIT_EXCEEDED: &str = "VolumeAttachmentLimitExceeded";
 /// The stage of a volume whose attachment is not there in time.
 pub const TIMED_OUT: &str = "timed out waiting for the condition";
 
@@ -81,6 +83,19 @@ struct Plan {
     object: Option<CSIDriver>,
     is_attachable: bool,
     is_single_pod: bool,
+}
+
+/// What a pod waits for before its volume is staged.
+enum Attachment {
+    /// `None`: the volume is not attached to nodes.
+    Ready(Option<VolumeAttachment>),
+    /// The driver does not attach its volumes any more.
+    NotRequired(Option<CSIDriver>),
+}
+
+/// Whether volumes of a driver are attached before they are mounted.
+fn requires_attachment(object: Option<&CSIDriver>) -> bool {
+    object.and_then(|o| o.spec.attach_required) != Some(false)
 }
 
 impl Plan {
@@ -156,11 +171,11 @@ impl Csi {
             mode: "Persistent",
             publish_secret: source.node_publish_secret_ref.clone(),
             stage_secret: source.node_stage_secret_ref.clone(),
-            is_attachable: object.as_ref().and_then(|o| o.spec.attach_required) != Some(false),
+            is_attachable: requires_attachment(object.as_ref()),
             is_single_pod: access_modes.iter().any(|m| m == "ReadWriteOncePod"),
             object,
         };
-        self.run(&plan, &access_modes, request).await
+        self.run(plan, &access_modes, request).await
     }
 
     /// Makes an inline volume ready for a pod, or finds that it is.
@@ -191,7 +206,7 @@ impl Csi {
             is_single_pod: false,
             object,
         };
-        self.run(&plan, &[], request).await
+        self.run(plan, &[], request).await
     }
 
     /// Follows what the driver requires by now: its volumes may not be attached any more, and the next call publishes this one again if
@@ -247,7 +262,7 @@ impl Csi {
 
     async fn run<E: Future<Output = ()> + Send>(
         &self,
-        plan: &Plan,
+        mut plan: Plan,
         access_modes: &[String],
         request: Request<'_, E>,
     ) -> Result<PathBuf, Failure> {
@@ -267,8 +282,15 @@ impl Csi {
             )
         })?;
         let work = async {
-            self.begun.lock().entry(key.0.clone()).or_default().insert(key.1.clone(), plan.record(&self.node_name));
-            let attachment = self.wait_for_attachment(plan).await?;
+            let attachment = loop {
+                let record = plan.record(&self.node_name);
+                self.begun.lock().entry(key.0.clone()).or_default().insert(key.1.clone(), record);
+                match self.wait_for_attachment(&plan).await? {
+                    Attachment::Ready(attachment) => break attachment,
+                    Attachment::NotRequired(object) => (plan.object, plan.is_attachable) = (object, false),
+                }
+            };
+            let plan = &plan;
             let context = attachment.and_then(|a| a.status?.attachment_metadata).unwrap_or_default();
             let _guard = self.lock(&plan.driver, &plan.handle).await;
             let driver = self.driver(&plan.driver).await;
@@ -298,19 +320,30 @@ impl Csi {
     }
 
     /// The attachment of an attachable volume, once it is attached.
-    async fn wait_for_attachment(&self, plan: &Plan) -> Result<Option<VolumeAttachment>, Failure> {
+    async fn wait_for_attachment(&self, plan: &Plan) -> Result<Attachment, Failure> {
         if !plan.is_attachable {
-            return Ok(None);
+            return Ok(Attachment::Ready(None));
         }
         let failed = |why: String| Failure::new(ATTACHED, why);
         let record = plan.record(&self.node_name);
         let volume = record.unique_name();
-        let _awaited = Awaited::new(self, &volume);
+        let awaited = Awaited::new(self, &volume);
         self.report_in_use().await.map_err(failed)?;
-        if tokio::time::timeout(ATTACH, self.cluster.attached(&volume)).await.is_err() {
-            return Err(Failure::new(TIMED_OUT, "context deadline exceeded"));
-        }
         let name = &record.attachment;
+        let is_needless = |object: Option<&CSIDriver>| !requires_attachment(object);
+        tokio::select! {
+            () = self.cluster.attached(&volume) => {}
+            object = self.cluster.wait_for_driver(&plan.driver, &is_needless) => {
+                drop(awaited);
+                self.report_in_use().await.map_err(failed)?;
+                return Ok(Attachment::NotRequired(object));
+            }
+            () = tokio::time::sleep(ATTACH) => {
+                let is_exhausted = self.is_exhausted(&plan.driver, plan.object.as_ref(), name).await;
+                let stage = if is_exhausted { LIMIT_EXCEEDED } else { TIMED_OUT };
+                return Err(Failure::new(stage, "context deadline exceeded"));
+            }
+        }
         let attachment = self.cluster.attachment(name).await.map_err(|e| failed(e.to_string()))?;
         let Some(attachment) = attachment else {
             return Err(failed(format!("volumeattachments.storage.k8s.io {name:?} not found")));
@@ -323,7 +356,7 @@ impl Csi {
         }
         // Recorded before it is not awaited any more, so that it stays in use.
         self.write_staged(plan).await?;
-        Ok(Some(attachment))
+        Ok(Attachment::Ready(Some(attachment)))
     }
 
     fn staging_record(&self, plan: &Plan) -> PathBuf {

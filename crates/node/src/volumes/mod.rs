@@ -2,14 +2,15 @@
 //!
 //! A type of volume is a file and a row of a table in [`types`]. **Invariant.** A volume exists before any container that mounts it
 //! starts, survives restarts of containers, and is removed with the pod. Secrets, tokens and emptyDir volumes with the medium
-//! `Memory` lie on file systems in memory. A claim is the `hostPath` or `local` directory of its persistent volume, or a file of the node
-//! (`crate::file_volumes`). An image is mounted by the runtime, and volumes of drivers by [`crate::csi`]. Left out: network file systems without a driver; a pod with such a volume waits
+//! `Memory` lie on file systems in memory. A claim is the `hostPath` directory of its persistent volume, a `local` directory or device
+//! (`crate::local_volumes`), or a file of the node (`crate::file_volumes`). An image is mounted by the runtime, and volumes of drivers by [`crate::csi`]. Left out: network file systems without a driver; a pod with such a volume waits
 //! with an event.
 
 pub mod atomic;
 mod contents;
 mod files;
 mod memory;
+pub(crate) mod mount_program;
 mod mounts;
 pub mod token;
 mod types;
@@ -35,6 +36,7 @@ use crate::csi::Csi;
 use crate::env::{Budget, CachedSource, Source};
 use crate::fields::NodeInfo;
 use crate::file_volumes::FileVolumes;
+use crate::local_volumes::LocalVolumes;
 use crate::objects::Reference;
 use crate::pod::worker::Inbox;
 use contents::Contents;
@@ -106,6 +108,11 @@ impl fmt::Display for SetUpError {
                 "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
                  volumes=[]: {why}"
             ),
+            Error::PersistentVolume { stage: crate::csi::LIMIT_EXCEEDED, why, .. } => write!(
+                f,
+                "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[{volume}], unattached volumes=[{volume}], \
+                 failed to process volumes=[]: {why}"
+            ),
             Error::PersistentVolume { .. } => write!(f, "{source}"),
             _ => write!(f, "MountVolume.SetUp failed for volume {volume:?} : {source}"),
         }
@@ -113,6 +120,14 @@ impl fmt::Display for SetUpError {
 }
 
 impl SetUpError {
+    /// The reason why the node rejects the pod; `None` if it tries again.
+    pub fn rejection(&self) -> Option<&'static str> {
+        match &self.source {
+            Error::PersistentVolume { stage: reason @ crate::csi::LIMIT_EXCEEDED, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
     /// The reason of the event.
     pub fn reason(&self) -> &'static str {
         match &self.source {
@@ -132,6 +147,7 @@ pub struct Volumes {
     writers: Semaphore,
     types: &'static [Type],
     claims: Arc<dyn Claims>,
+    local: LocalVolumes,
     plugins: Option<Plugins>,
 }
 
@@ -190,7 +206,9 @@ impl Volumes {
         claims: Arc<dyn Claims>,
     ) -> Self {
         let writers = Semaphore::new(MAX_WRITERS);
-        Self { root, clock, memory, contents: Contents::new(max_content), writers, types: TYPES, claims, plugins: None }
+        let local = LocalVolumes::new(root.clone());
+        let contents = Contents::new(max_content);
+        Self { root, clock, memory, contents, writers, types: TYPES, claims, local, plugins: None }
     }
 
     /// Also volumes of drivers, and the kubelet's files by their usual path.
@@ -317,8 +335,14 @@ impl Volumes {
         })
         .await
         .map_err(io_error("removing a pod's volumes"))?;
+        self.local.release_unused().await;
         self.contents.release(uid);
         Ok(())
+    }
+
+    /// Unmounts devices of the node that no pod has: an earlier agent ended in between.
+    pub async fn release_unused_devices(&self) {
+        self.local.release_unused().await;
     }
 
     /// Whether volumes are left of a pod.

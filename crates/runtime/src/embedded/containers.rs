@@ -59,7 +59,7 @@ impl Inner {
         if entry.link.is_none() {
             return Err(Error::ShimGone { pod: pod.to_owned() });
         }
-        hooks::check(&config, &entry.record, entry.shim.as_ref().is_some_and(|s| s.has_hooks))?;
+        hooks::check(&config, entry.shim.as_ref().is_some_and(|s| s.has_hooks))?;
         let image = match self.images.resolve(&config.image) {
             Ok(image) => image,
             Err(image::Error::NotFound(_)) => {
@@ -87,7 +87,7 @@ impl Inner {
             let others = state.containers_in(pod).map(|c| &*c.record);
             arguments::check_pod(&record, others)?;
             let summary = Arc::new(record.summary());
-            let entry = ContainerEntry { record: summary, state: watch::channel(StateRecord::created(&id)).0 };
+            let entry = ContainerEntry::new(summary, StateRecord::created(&id));
             state.add_container(entry);
         }
         if let Err(e) = self.prepare(&record) {
@@ -310,10 +310,11 @@ impl Inner {
         let gone = || Error::ShimGone { pod: pod.clone() };
         let limit = self.options.start_timeout;
         let link = self.link(pod)?;
+        self.expect_poststart(&entry.record).await?;
         let message = match tokio::time::timeout(limit, link.call(Call::Start { container: id.to_owned() })).await {
             Ok(Some(Ok(()))) => {
                 let pid = entry.state.borrow().pid;
-                return self.run_poststart(&entry.record, pid).await;
+                return self.run_poststart(&entry.record, &entry.poststart, pid).await;
             }
             Ok(Some(Err(message))) => message,
             Ok(None) => return Err(gone()),

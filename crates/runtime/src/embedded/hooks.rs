@@ -1,6 +1,7 @@
 //! The hooks that run in the namespaces of the agent, and what hooks get to know of a container.
 //!
-//! A container whose `prestart` and `createRuntime` hooks run waits for this agent: if the agent ends, its start has failed. `poststop`
+//! A container whose `prestart` and `createRuntime` hooks run waits for this agent: if the agent ends, its start has failed. `poststart` hooks have
+//! a mark on the disk from before the container starts until they have ended, so that the next agent runs them. `poststop`
 //! hooks run when nothing of the container is left but its files, by whichever agent removes it. The record is deleted right after them, so
 //! they run once, or again if an agent was killed meanwhile.
 
@@ -11,20 +12,22 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::shim_link::Link;
-use super::{Inner, blocking};
-use crate::api::{ContainerConfig, Error, Hook, MountSource, Resources, Result};
+use super::{ContainerEntry, Inner, blocking};
+use crate::api::{ContainerConfig, ContainerState, Error, Hook, MountSource, Resources, Result};
 use crate::cgroup::{self, Hierarchies};
 use crate::hooks::{Stage, State, Within};
 use crate::records;
-use crate::spec::{BUNDLE, Call, ContainerRecord, ContainerSummary, PodRecord};
+use crate::spec::{BUNDLE, Call, ContainerRecord, ContainerSummary};
 
 /// The cgroup of hooks, below the prefix; each of them has its own below that.
 const CGROUP: &str = "hooks";
+/// The file in the directory of a container whose `poststart` hooks have not ended.
+const POSTSTART: &str = "poststart";
 /// The part of a cgroup's name for hooks before a container starts.
 const CREATE: &str = "create";
 
 /// Refuses hooks that could not be run.
-pub(super) fn check(config: &ContainerConfig, pod: &PodRecord, shim_has_hooks: bool) -> Result<()> {
+pub(super) fn check(config: &ContainerConfig, shim_has_hooks: bool) -> Result<()> {
     let invalid = |message: String| Err(Error::Invalid { field: "hook", message });
     if config.hooks.is_empty() {
         return Ok(());
@@ -34,9 +37,6 @@ pub(super) fn check(config: &ContainerConfig, pod: &PodRecord, shim_has_hooks: b
     }
     if let Some(Hook { path, .. }) = config.hooks.iter().find(|h| h.timeout == Some(0)) {
         return invalid(format!("{}: the timeout is 0", path.display()));
-    }
-    if !config.hooks.create_container.is_empty() && pod.config.user_namespace.is_some() {
-        return invalid("createContainer hooks cannot be run in a user namespace (hostUsers: false)".into());
     }
     if !shim_has_hooks {
         return invalid("the sandbox was started by an earlier release, which runs none; delete the pod".into());
@@ -168,17 +168,62 @@ impl Inner {
         let _ = link.call(Call::Proceed { container, error }).await;
     }
 
-    /// Runs the `poststart` hooks of a container that runs.
-    pub(super) async fn run_poststart(&self, record: &Arc<ContainerSummary>, pid: Option<i32>) -> Result<()> {
+    fn poststart_mark(&self, record: &ContainerSummary) -> PathBuf {
+        self.container_directory(&record.pod, &record.id).join(POSTSTART)
+    }
+
+    /// Notes that the `poststart` hooks of a container are to be run.
+    pub(super) async fn expect_poststart(&self, record: &ContainerSummary) -> Result<()> {
         if record.config.hooks.poststart.is_empty() {
             return Ok(());
         }
-        let subject = self.subject(record.clone(), "poststart");
+        let mark = self.poststart_mark(record);
+        blocking(move || std::fs::write(&mark, "").map_err(Error::io(mark.display().to_string()))).await
+    }
+
+    /// Runs the `poststart` hooks of a container that runs, unless they have been run.
+    pub(super) async fn run_poststart(
+        &self,
+        record: &Arc<ContainerSummary>,
+        turn: &tokio::sync::Mutex<()>,
+        pid: Option<i32>,
+    ) -> Result<()> {
+        if record.config.hooks.poststart.is_empty() {
+            return Ok(());
+        }
+        // A container that an earlier agent was about to start may be started by this one.
+        let _guard = turn.lock().await;
+        let (subject, mark) = (self.subject(record.clone(), "poststart"), self.poststart_mark(record));
         blocking(move || {
+            if !mark.exists() {
+                return Ok(());
+            }
             subject.run_all("poststart", &subject.record.config.hooks.poststart, "running", pid);
+            // The container may have been removed meanwhile.
+            let _ = std::fs::remove_file(mark);
             Ok(())
         })
         .await
+    }
+
+    /// Runs the `poststart` hooks that an earlier agent has not run to their end. A container that it was starting is waited for.
+    pub(super) fn resume_poststart(self: &Arc<Self>, pod: &str) {
+        let containers: Vec<_> = self.state().containers_in(pod).cloned().collect();
+        for ContainerEntry { record, state, poststart } in containers {
+            if record.config.hooks.poststart.is_empty() || !self.poststart_mark(&record).exists() {
+                continue;
+            }
+            let (inner, mut state) = (self.clone(), state.subscribe());
+            tokio::spawn(async move {
+                let started = state.wait_for(|s| s.state != ContainerState::Created).await;
+                // Without a sender it is removed.
+                let Ok(pid) = started.map(|s| (s.state == ContainerState::Running).then_some(s.pid)) else { return };
+                let Some(pid) = pid else { return };
+                if let Err(error) = inner.run_poststart(&record, &poststart, pid).await {
+                    tracing::warn!(container = record.id, %error, "running the poststart hooks of a container failed");
+                }
+            });
+        }
     }
 
     /// Runs the `poststop` hooks of a container of which only files are left.

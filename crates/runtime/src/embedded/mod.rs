@@ -149,6 +149,14 @@ struct PodEntry {
 struct ContainerEntry {
     record: Arc<ContainerSummary>,
     state: watch::Sender<StateRecord>,
+    /// Held while the `poststart` hooks run.
+    poststart: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl ContainerEntry {
+    fn new(record: Arc<ContainerSummary>, state: StateRecord) -> Self {
+        Self { record, state: watch::channel(state).0, poststart: Arc::default() }
+    }
 }
 
 impl Embedded {

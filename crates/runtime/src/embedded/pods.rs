@@ -10,7 +10,6 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
-use tokio::sync::watch;
 
 use super::cleaning::{CleanUp, Found, retry, set_aside};
 use super::shim_link::{Link, Peer};
@@ -308,11 +307,14 @@ impl Inner {
             let path = entry.path().join("state.json");
             let state = records::read::<StateRecord>(&path).map_err(|m| corrupt(&path, m))?;
             let state = state.unwrap_or_else(|| StateRecord::created(&config.id));
-            let entry = ContainerEntry { record: Arc::new(config), state: watch::channel(state).0 };
-            self.state().add_container(entry);
+            self.state().add_container(ContainerEntry::new(Arc::new(config), state));
         }
         match shim.as_ref().filter(|s| s.alive()).map(|_| Peer::connect(directory)) {
-            Some(Ok(peer)) => self.listen(&record, shim, peer).await,
+            Some(Ok(peer)) => {
+                self.listen(&record, shim, peer).await?;
+                self.resume_poststart(pod);
+                Ok(())
+            }
             other => {
                 if let Some(Err(error)) = other {
                     tracing::warn!(pod, %error, "the shim runs but does not answer; it is killed");

@@ -258,9 +258,6 @@ impl Start<'_> {
         if hooks.create_container.is_empty() {
             return Ok(());
         }
-        if self.pod.users.is_some() {
-            return Err("createContainer hooks cannot be run in a user namespace".into());
-        }
         self.run_hooks("createContainer", &hooks.create_container, "creating")?;
         self.set_apparmor()
     }

@@ -16,7 +16,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AT_FDCWD, OFlag, open};
@@ -30,7 +30,7 @@ use crate::api::{FileKind, Mount, MountSource, Propagation};
 use crate::beneath::{Directory, Leaf, Links};
 use crate::cgroup::CgroupDirectory;
 use crate::devices::DeviceNode;
-use crate::spec::ContainerRecord;
+use crate::spec::{BUNDLE, ContainerRecord};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
 /// Mode of directories that are created for mounts.
@@ -332,6 +332,8 @@ pub struct Prepared {
     sources: Sources,
     /// The image with its writable layer.
     root: OwnedFd,
+    /// Where the root is mounted until it is that of the process.
+    place: PathBuf,
 }
 
 impl Prepared {
@@ -347,8 +349,15 @@ impl Prepared {
         let here = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
         let root = here.map_err(Into::into).and_then(|here| sys::clone_mount(here.as_fd(), false));
         let root = root.map_err(stage("root file system"))?;
-        lock_read_only(record, &sources, &state.join("rootfs"))?;
-        Ok(Prepared { sources, root })
+        let place = state.join("rootfs");
+        lock_read_only(record, &sources, &place)?;
+        let place = if record.config.hooks.create_container.is_empty() {
+            PathBuf::from("/")
+        } else {
+            show_bundle(state)?;
+            place
+        };
+        Ok(Prepared { sources, root, place })
     }
 
     pub fn descriptors(&self) -> Vec<RawFd> {
@@ -375,7 +384,8 @@ impl Prepared {
         let read_only = if record.config.security.privileged { 0 } else { MOUNT_ATTR_RDONLY };
         let own_proc = proc.is_none().then(|| kernel(c"proc", MOUNT_ATTR_NOEXEC)).transpose()?;
         let sys = kernel(c"sysfs", MOUNT_ATTR_NOEXEC | read_only)?;
-        let over = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| format!("opening /: {e}"))?;
+        let over = open(&self.place, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+        let over = over.map_err(|e| format!("opening {}: {e}", self.place.display()))?;
         sys::move_mount(self.root.as_fd(), over.as_fd()).map_err(stage("mounting the root file system"))?;
         nix::unistd::fchdir(&self.root).map_err(|e| format!("root file system: {e}"))?;
         fill(record, &self.sources, proc.or(own_proc.as_ref()), Some(&sys))?;
@@ -405,6 +415,28 @@ fn lock_read_only(record: &ContainerRecord, sources: &Sources, place: &Path) -> 
         let at = directory.make(Path::new(&number.to_string()), leaf, MODE);
         at.and_then(|at| sys::move_mount(bind.tree.as_fd(), at.as_fd()))
             .map_err(stage(format_args!("read-only mount {}", request.target.display())))?;
+    }
+    Ok(())
+}
+
+/// Shows the bundle, and the place of the root, to hooks that run as the root of a user namespace, who may not enter the directories of the
+/// machine's root: a file system in memory, with the same paths, covers the first of those in this mount namespace.
+fn show_bundle(state: &Path) -> Result<()> {
+    let fail = |e: io::Error| format!("showing the bundle to hooks: {e}");
+    let ancestors: Vec<&Path> = state.ancestors().collect();
+    let is_closed = |path: &Path| std::fs::metadata(path).map(|m| m.permissions().mode() & 0o1 == 0);
+    for path in ancestors.into_iter().rev() {
+        if !is_closed(path).map_err(fail)? {
+            continue;
+        }
+        let bundle = state.join(BUNDLE);
+        let configuration = std::fs::read(bundle.join("config.json")).map_err(fail)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        let covered = mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some("mode=755,size=8m"));
+        covered.map_err(|e| fail(e.into()))?;
+        std::fs::create_dir_all(&bundle).map_err(fail)?;
+        std::fs::create_dir_all(state.join("rootfs")).map_err(fail)?;
+        return std::fs::write(bundle.join("config.json"), configuration).map_err(fail);
     }
     Ok(())
 }

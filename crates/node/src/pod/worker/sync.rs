@@ -92,6 +92,9 @@ impl Worker {
             }
             self.resize(&seen, &mut plan).await;
             let acted = self.act(&plan, &seen).await;
+            if self.rejected.is_some() {
+                return Duration::ZERO;
+            }
             if plan.finished {
                 return self.finish().await;
             }

@@ -8,6 +8,7 @@ use client::Severity;
 use tokio::time::Instant;
 
 use super::{RESYNC, Worker};
+use crate::admission::Rejection;
 use crate::pod::holds::{FIRST_RETRY, LAST_RETRY, VOLUMES};
 use crate::pod::plan::Plan;
 use crate::volumes;
@@ -31,6 +32,10 @@ impl Worker {
                 Some(v)
             }
             Err(e) => {
+                if let Some(reason) = e.rejection() {
+                    self.rejected = Some(Rejection::new(reason, e.to_string()));
+                    return None;
+                }
                 let now = self.now();
                 self.holds.hold(VOLUMES, FIRST_RETRY, LAST_RETRY, now);
                 self.event(None, Severity::Warning, e.reason(), e.to_string());

@@ -1,5 +1,5 @@
-//! `persistentVolumeClaim` and `ephemeral`: the persistent volume to which a claim is bound, a `hostPath` or `local` directory, a file of
-//! this node, or a volume of a CSI driver.
+//! `persistentVolumeClaim` and `ephemeral`: the persistent volume to which a claim is bound, a `hostPath` directory, a `local` directory or
+//! device ([`local`]), a file of this node, or a volume of a CSI driver.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -11,10 +11,14 @@ use runtime::beneath::give_to_group;
 use supervisor::blocking;
 
 use super::{Volume, host_path, nfs};
-use crate::csi::{Persistent, Request, new_size};
+use crate::csi::{Persistent, Request, may_grow_on_node, new_size};
 use crate::file_volumes::{Contents, FileVolume, TYPE_DIRECTORY};
+use crate::local_volumes::LocalVolume;
 use crate::volumes::usage::{ClaimedVolume, Place, PodVolume};
 use crate::volumes::{Error, Plugins, PodContext, io_error};
+
+#[path = "claim_local.rs"]
+mod local;
 
 const SET_UP: &str = "MountVolume.SetUp";
 const MAP: &str = "MapVolume.MapPodDevice";
@@ -74,10 +78,9 @@ impl Claimed {
     async fn set_up(&self, pod: &PodContext<'_>) -> Result<PathBuf, Error> {
         let (claim, volume) = self.find(pod).await?;
         let name = volume.metadata.name.clone().unwrap_or_default();
-        let place = self.place(pod, &volume);
-        let prepared = self.prepare(pod, &claim, volume).await;
+        let prepared = self.prepare(pod, &claim, volume.clone()).await;
         if prepared.is_ok() {
-            self.record(pod, &claim, place);
+            self.record(pod, &claim, self.place(pod, &volume).await);
         }
         prepared.map_err(|(stage, why)| Error::PersistentVolume { name, stage, why })
     }
@@ -86,8 +89,11 @@ impl Claimed {
     async fn refresh(&self, pod: &PodContext<'_>) -> Result<(), Error> {
         let Some(plugins) = &pod.volumes.plugins else { return Ok(()) };
         let (claim, volume) = self.find(pod).await?;
-        self.record(pod, &claim, self.place(pod, &volume));
+        self.record(pod, &claim, self.place(pod, &volume).await);
         let name = volume.metadata.name.clone().unwrap_or_default();
+        if let Some(local) = LocalVolume::from_volume(&volume).filter(|_| plugins.files.recognize(&volume).is_none()) {
+            self.grow_local(pod, &claim, &volume, &local).await;
+        }
         let Some(source) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) else { return Ok(()) };
         let persistent = Persistent { name: &name, volume: &volume, source };
         let failed =
@@ -100,7 +106,7 @@ impl Claimed {
     }
 
     /// Who knows how full the volume is.
-    fn place(&self, pod: &PodContext<'_>, volume: &PersistentVolume) -> Option<Place> {
+    async fn place(&self, pod: &PodContext<'_>, volume: &PersistentVolume) -> Option<Place> {
         let plugins = pod.volumes.plugins.as_ref()?;
         let uid = pod.pod.metadata.uid.as_deref().unwrap_or_default();
         let (name, spec) = (volume.metadata.name.as_deref().unwrap_or_default(), volume.spec.as_ref()?);
@@ -112,7 +118,7 @@ impl Claimed {
         let path = match (spec.volume_mode.as_deref(), &spec.local, &spec.host_path, &spec.nfs) {
             (Some("Block"), ..) => return None,
             (_, Some(_), ..) if plugins.files.recognize(volume).is_some() => in_pod(TYPE_DIRECTORY),
-            (_, Some(local), ..) => PathBuf::from(&local.path),
+            (_, Some(_), ..) => pod.volumes.local.path(&LocalVolume::from_volume(volume)?, uid).await,
             (_, _, Some(host), _) => pod.machine_path(&host.path),
             (_, _, _, Some(_)) => in_pod("kubernetes.io~nfs"),
             _ => return None,
@@ -203,15 +209,14 @@ impl Claimed {
                 "this kind of persistent volume is not supported by this node (only csi, hostPath, local and nfs are)";
             return Err(("MountVolume.FindPluginBySpec", why.into()));
         };
-        let path = PathBuf::from(source.path);
-        if is_block {
-            let checked = path.clone();
-            return blocking(move || check_device(&checked)).await.map(|()| path).map_err(|e| (MAP, e));
+        match LocalVolume::from_volume(&volume) {
+            Some(local) => self.prepare_local(pod, claim, (&volume, &local)).await,
+            None => {
+                let path = PathBuf::from(source.path);
+                let checked = path.clone();
+                blocking(move || check_device(&checked)).await.map(|()| path).map_err(|e| (MAP, e))
+            }
         }
-        let checked = path.clone();
-        let checked = blocking(move || check_directory(&checked)).await;
-        checked.map_err(|why| ("MountVolume.NewMounter initialization", why))?;
-        self.give_to_group(pod, path).await
     }
 
     /// Gives the files of a volume to the pod's group. Returns its path.
@@ -344,15 +349,6 @@ fn reaches<'a>(volume: &PersistentVolume, node: &'a str, label: impl Fn(&str) ->
 
 pub(super) fn fs_group_change_policy(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.security_context.as_ref()?.fs_group_change_policy.as_deref()
-}
-
-fn check_directory(path: &Path) -> Result<(), String> {
-    match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("path {path:?} is not a directory")),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(format!("path {path:?} does not exist")),
-        Err(e) => Err(format!("path {path:?}: {e}")),
-    }
 }
 
 /// Gives the directory to the group (`fsGroup`), with all that is in it. `on_mismatch`: not if it belongs to the group already.

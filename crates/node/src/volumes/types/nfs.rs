@@ -11,14 +11,10 @@ use tokio::process::Command;
 
 use super::Volume;
 use crate::csi::paths::is_mounted;
-use crate::volumes::{Error, PodContext, io_error};
+use crate::volumes::{Error, PodContext, io_error, mount_program};
 
-/// The time that mounting may take; the server may not answer.
-const MOUNT: Duration = Duration::from_secs(120);
 /// The time that unmounting in order may take.
 const UNMOUNT: Duration = Duration::from_secs(20);
-/// Bytes of the program's output in an event.
-const OUTPUT: usize = 500;
 
 pub(super) struct Nfs(api::NFSVolumeSource);
 
@@ -70,21 +66,7 @@ pub(super) async fn mount(
     if mounted.map_err(io_error(directory.display().to_string()))? {
         return Ok(());
     }
-    let arguments = arguments(source, options, is_read_only, directory);
-    let run = Command::new("mount").args(&arguments).stdin(Stdio::null()).kill_on_drop(true).output();
-    let failed = |why: String| {
-        let arguments = arguments.join(" ");
-        Error::Content(format!("mount failed: {why}\nMounting command: mount\nMounting arguments: {arguments}"))
-    };
-    let output = match tokio::time::timeout(MOUNT, run).await {
-        Ok(output) => output.map_err(|e| failed(e.to_string()))?,
-        Err(_) => return Err(failed("the server did not answer in time".into())),
-    };
-    if output.status.success() {
-        return Ok(());
-    }
-    let text: String = String::from_utf8_lossy(&output.stderr).trim().chars().take(OUTPUT).collect();
-    Err(failed(format!("{}\nOutput: {text}", output.status)))
+    mount_program::run(&arguments(source, options, is_read_only, directory)).await.map_err(Error::Content)
 }
 
 /// Unmounts what is mounted at `directory`; after a time also if its server does not answer.
