@@ -46,7 +46,7 @@ impl Inner {
         let created = async {
             let (security, mounts) = prepared.await?;
             let linux = v1::LinuxContainerConfig {
-                resources: Some(resources(&config.resources, self.score(config.oom_score_adj))),
+                resources: Some(self.container_resources(&sandbox.pod.config, &config)),
                 security_context: Some(security),
             };
             let message = self.message(&config, &sandbox.pod.config, &record, image_id, mounts, linux)?;
@@ -67,6 +67,17 @@ impl Inner {
             let _ = blocking(move || files.remove_container(&pod, &config.name, config.attempt)).await;
         }
         created
+    }
+
+    /// The limits of a new container, with those that only cgroup v2 has.
+    fn container_resources(&self, pod: &PodConfig, config: &ContainerConfig) -> v1::LinuxContainerResources {
+        let above = self.cgroup(&pod.cgroup_parent);
+        let unified =
+            self.hierarchies.supported(&above, &config.resources).map(|(file, value)| (file.to_owned(), value));
+        v1::LinuxContainerResources {
+            unified: unified.collect(),
+            ..resources(&config.resources, self.score(config.oom_score_adj))
+        }
     }
 
     fn message(

@@ -10,9 +10,13 @@ use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// The address of the cluster's DNS service within the service range.
 pub const DNS_HOST: u64 = 10;
+
+/// How often what was deleted is looked for.
+const KEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where pods reach a server.
 #[derive(Clone, Copy)]
@@ -47,9 +51,7 @@ pub async fn run(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Statu
     if cluster.has_node && !exists(registry, "", "v1", "namespaces", &json!({"metadata": {"name": "kube-system"}})) {
         storage_class(registry).await?;
     }
-    let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"]
-        .map(|name| create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})));
-    try_join_all(namespaces).await?;
+    namespaces(registry).await?;
     let (data, classes) = (trust(registry, &cluster.trust), priority_classes(registry));
     let roles = strategies::rbac::bootstrap(registry);
     tokio::try_join!(
@@ -62,6 +64,28 @@ pub async fn run(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Statu
         api_service(registry, cluster)
     )?;
     Ok(())
+}
+
+/// Those without which a cluster does not work. Without the last one, nodes cannot renew their leases.
+async fn namespaces(registry: &Registry) -> Result<(), Status> {
+    let all = ["default", "kube-system", "kube-public", "kube-node-lease"]
+        .map(|name| create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})));
+    try_join_all(all).await.map(drop)
+}
+
+/// Creates namespaces and the service of the API server again when somebody has deleted them, for ever (upstream `systemnamespaces` and
+/// `kubernetesservice`). It depends on no watch, so it finds what was deleted while the namespace could not be written.
+pub async fn keep(registry: &Registry, cluster: &ClusterInfo) {
+    loop {
+        tokio::time::sleep(KEEP_INTERVAL).await;
+        let kept = async {
+            namespaces(registry).await?;
+            api_service(registry, cluster).await
+        };
+        if let Err(error) = kept.await {
+            tracing::warn!(%error, "creating a namespace or the service of the API server again failed; it is tried again");
+        }
+    }
 }
 
 /// Records since when the use of tokens in secrets is known.

@@ -130,7 +130,7 @@ impl ControlPlane {
         let registry = Arc::new(registry);
         access.attach(&registry);
         let cluster_ip = config.service_cidrs.first().map_or(config.advertise, |r| r.nth(1));
-        let cluster = ClusterInfo {
+        let cluster = Arc::new(ClusterInfo {
             cluster_ip,
             address: config.inside.first().copied().unwrap_or(config.advertise),
             port: address.port(),
@@ -138,7 +138,7 @@ impl ControlPlane {
             ca: pki.ca_pem.clone(),
             trust: trust(&access),
             has_node: !config.inside.is_empty(),
-        };
+        });
         bootstrap::run(&registry, &cluster).await.map_err(Error::Bootstrap)?;
         options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());
         access.rbac.load(&registry.store);
@@ -148,6 +148,11 @@ impl ControlPlane {
         let on = registry.clone();
         component.on(&threads).spawn("custom-resource-definitions", OnEnd::Restart, move || {
             first.lock().take().unwrap_or_else(|| Definitions::load(&on)).run()
+        });
+        let on = registry.clone();
+        component.spawn("system-objects", OnEnd::Restart, move || {
+            let (registry, cluster) = (on.clone(), cluster.clone());
+            async move { bootstrap::keep(&registry, &cluster).await }
         });
         let on = registry.clone();
         component.spawn("expiry", OnEnd::Complete, move || registry::expiry::run(on.clone()));

@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::SignedDuration;
 use meta::Clock;
 use network::{Family, Ranges};
-use node::configuration::{ConfigurationError, KubeletConfiguration};
+use node::configuration::{CgroupVersion, ConfigurationError, KubeletConfiguration};
 use node::credentials::Plugins;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -282,6 +282,14 @@ fn without_file() -> KubeletConfiguration {
     configuration
 }
 
+/// The version of cgroups that limits containers of this machine.
+fn cgroup_version() -> CgroupVersion {
+    match runtime::cgroup::Hierarchies::detect() {
+        Ok(found) if found.version() == "v2" => CgroupVersion::Two,
+        _ => CgroupVersion::One,
+    }
+}
+
 impl KubeletOptions {
     /// The programs that return credentials for images.
     pub fn credential_plugins(&self) -> Result<Plugins, node::credentials::ConfigurationError> {
@@ -297,6 +305,7 @@ impl KubeletOptions {
             None => without_file(),
             Some(path) => {
                 let (configuration, ignored) = KubeletConfiguration::read(path)?;
+                configuration.check_cgroups(cgroup_version())?;
                 if !ignored.is_empty() {
                     crate::output::note!(
                         "warning: {}: these fields have no effect on this node: {}",

@@ -38,6 +38,7 @@ use crate::pod::starts::Starts;
 use crate::pod::users::Users;
 use crate::pod_resources;
 use crate::probe::Names;
+use crate::qos;
 use crate::server::Handle;
 use crate::shared::Shared;
 use crate::shutdown;
@@ -95,7 +96,7 @@ impl Agent {
         };
         let (capacity, users, managers) = blocking(move || {
             let capacity = Capacity::read(&machine.data_dir, &machine.configuration).map_err(Error::Capacity)?;
-            set_up_cgroups(&machine);
+            qos::set_up(&machine, capacity.cpus);
             let managers = Managers::open(&machine.configuration, own_root, &*machine.topology, woken);
             let users = Users::open(machine.data_dir.join("pods"), &machine.node_name)?;
             Ok::<_, Error>((capacity, users, Arc::new(managers.map_err(Error::Managers)?)))
@@ -217,6 +218,7 @@ impl Agent {
                     let period = options.configuration.cpu_manager_reconcile_period.get();
                     affinity::run(managers.clone(), options.runtime.clone(), period)
                 }),
+                restarted("weights of pods", || qos::follow(&options, &admission)),
                 restarted("eviction", || eviction::run(shared.clone(), images.clone(), wakes.clone())),
                 listen(events, wakes.clone(), &*options.runtime),
                 dispatch(shared.clone(), pods, node.clone(), own_node, wakes.clone()),
@@ -285,19 +287,5 @@ async fn limit_pods(options: Arc<Options>, memory: u64, recorder: Recorder) {
 async fn set_limit(options: &Arc<Options>, bytes: i64) -> Result<(), runtime::Error> {
     let host = options.host.clone();
     let limit = Resources { memory_limit: Some(bytes), ..Resources::default() };
-    blocking(move || host.set_cgroup("kubepods", &limit)).await
-}
-
-/// Creates the cgroups above those of pods. A failure is logged: pods then run without these limits.
-fn set_up_cgroups(options: &Options) {
-    // Best-effort pods get what the others leave.
-    let minimum = Resources { cpu_shares: Some(2), ..Resources::default() };
-    let all = Resources { pids_limit: crate::node::pids_for_pods(), ..Resources::default() };
-    for (path, resources) in
-        [("kubepods", all), ("kubepods/burstable", Resources::default()), ("kubepods/besteffort", minimum)]
-    {
-        if let Err(error) = options.host.set_cgroup(path, &resources) {
-            tracing::warn!(path, %error, "setting up a cgroup of the node failed; its limits do not apply");
-        }
-    }
+    blocking(move || host.set_cgroup(qos::PODS, &limit)).await
 }

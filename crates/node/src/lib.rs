@@ -38,6 +38,7 @@ pub mod pod;
 mod pod_resources;
 mod probe;
 mod provisioner;
+mod qos;
 pub mod resources;
 mod runtime_state;
 mod server;

@@ -81,7 +81,8 @@ pub fn qos(spec: &PodSpec) -> Qos {
     }
 }
 
-fn shares(milli: i64) -> u64 {
+/// The weight of a request of CPU, in thousandths, as cgroup v1 has it (kubelet `MilliCPUToShares`).
+pub fn shares(milli: i64) -> u64 {
     ((milli.max(0) as u64) * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES)
 }
 

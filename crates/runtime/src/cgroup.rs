@@ -50,6 +50,8 @@ const MAX_DESCENDANTS: u32 = 2048;
 /// Part of the names of files that limit what processes may reserve of huge pages. Without this limit they learn by a signal, when they use
 /// a page, that they may not.
 const RESERVED: &str = ".rsvd.";
+const SWAP: &str = "memory.swap.max";
+const OOM_GROUP: &str = "memory.oom.group";
 /// The cgroup of a container's processes, below that with its limits.
 const PROCESSES: &str = "processes";
 
@@ -109,6 +111,10 @@ impl Hierarchy {
             if controller == "hugetlb" && (file.contains(RESERVED) || value == "0") && !directory.join(&file).exists() {
                 continue;
             }
+            // Kernels without swap, and those before 4.19.
+            if [SWAP, OOM_GROUP].contains(&file.as_str()) && !directory.join(&file).exists() {
+                continue;
+            }
             let write = |directory: &Path| {
                 let target = directory.join(&file);
                 std::fs::write(&target, value.as_bytes())
@@ -122,6 +128,15 @@ impl Hierarchy {
             }
         }
         Ok(())
+    }
+}
+
+impl Resources {
+    /// The settings that only v2 has: files and their values, as `LinuxContainerResources.unified` of the CRI has them.
+    pub fn unified(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let swap = self.swap_limit.map(|bytes| (SWAP, bytes.to_string()));
+        let group = self.oom_group.map(|all| (OOM_GROUP, u8::from(all).to_string()));
+        swap.into_iter().chain(group)
     }
 }
 
@@ -176,6 +191,19 @@ impl Hierarchies {
             (false, true) => "v2",
             (false, false) => "none",
         }
+    }
+
+    /// Those of `settings` (see [`Resources::unified`]) that the kernel has for cgroups below an existing one: none on v1 and hybrid hosts.
+    pub fn supported<'a>(
+        &self,
+        path: &str,
+        resources: &'a Resources,
+    ) -> impl Iterator<Item = (&'static str, String)> + use<'a> {
+        let at = match &*self.0 {
+            [only] if only.v2 => Some(only.mount.join(path)),
+            _ => None,
+        };
+        resources.unified().filter(move |(file, _)| at.as_ref().is_some_and(|d| d.join(file).exists()))
     }
 
     /// The directories of a cgroup, whether they exist or not.
@@ -509,6 +537,9 @@ fn v2_settings(r: &Resources) -> Vec<(&'static str, String, String)> {
     set("cpuset", "cpuset.cpus", r.cpuset_cpus.clone());
     set("cpuset", "cpuset.mems", r.cpuset_mems.clone());
     set("memory", "memory.max", r.memory_limit.map(limit_text));
+    for (file, value) in r.unified() {
+        set("memory", file, Some(value));
+    }
     set("pids", "pids.max", r.pids_limit.map(limit_text));
     for (size, bytes) in &r.hugepage_limits {
         for part in [".", RESERVED] {
@@ -573,6 +604,8 @@ mod tests {
             cpu_period: Some(100_000),
             memory_limit: Some(1 << 20),
             pids_limit: Some(-1),
+            swap_limit: Some(0),
+            oom_group: Some(true),
             hugepage_limits: [("2MB".to_owned(), 4 << 20)].into(),
             ..Resources::default()
         };
@@ -594,6 +627,8 @@ mod tests {
                 "cpu.weight=39",
                 "cpu.max=50000 100000",
                 "memory.max=1048576",
+                "memory.swap.max=0",
+                "memory.oom.group=1",
                 "pids.max=max",
                 "hugetlb.2MB.max=4194304",
                 "hugetlb.2MB.rsvd.max=4194304"

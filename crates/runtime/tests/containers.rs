@@ -6,6 +6,7 @@ mod host;
 use std::time::Duration;
 
 use host::{Host, log, shell};
+use runtime::cgroup::Hierarchies;
 use runtime::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -411,6 +412,28 @@ async fn limits_apply_and_out_of_memory_is_reported() {
     assert!(host.runtime.container_layer(&id).await.unwrap().1 < 10);
     let pod = host.runtime.pod_stats("a").await.unwrap().usage;
     assert!(pod.cpu_nanoseconds >= after.cpu_nanoseconds);
+    host.finish().await;
+}
+
+/// Only the process that the kernel chose was killed, and a container went on without a part of it.
+#[tokio::test]
+async fn running_out_of_memory_may_kill_all_processes() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let has_groups = Hierarchies::detect().unwrap().version() == "v2";
+    // The program of the container waits for a process that takes too much.
+    let script = "(x=$(head -c 200000000 /dev/zero | tr '\\0' x)) & wait; echo survived";
+    for all in [true, false] {
+        let limited = |c: &mut ContainerConfig| {
+            c.resources.memory_limit = Some(20 << 20);
+            (c.resources.oom_group, c.resources.swap_limit) = (Some(all), Some(0));
+        };
+        let (status, text) = host.script("a", &format!("group-{all}"), script, limited).await;
+        let survives = !(has_groups && all);
+        assert_eq!(text.contains("survived"), survives, "all: {all}: {text}");
+        assert_eq!(status.exit_code, Some(if survives { 0 } else { 137 }));
+        assert_eq!(status.reason.as_deref(), Some("OOMKilled"));
+    }
     host.finish().await;
 }
 

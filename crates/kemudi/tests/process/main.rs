@@ -67,6 +67,33 @@ async fn a_restart_keeps_everything() {
     }
 }
 
+/// Without `kube-node-lease`, nodes could not renew their leases until the server was started again.
+#[tokio::test]
+async fn what_a_cluster_needs_is_created_again() {
+    let d = directory();
+    let server = Running::start(&mut up(&d.path().join("data"))).await.unwrap();
+    for path in ["/api/v1/namespaces/kube-node-lease", "/api/v1/namespaces/default/services/kubernetes"] {
+        let before = server.call("GET", path, &Value::Null).await.1;
+        let (code, answer) = server.call("DELETE", path, &Value::Null).await;
+        assert_eq!(code, StatusCode::OK, "{answer}");
+        let is_new =
+            |now: &Value| now["metadata"]["uid"].is_string() && now["metadata"]["uid"] != before["metadata"]["uid"];
+        let begin = tokio::time::Instant::now();
+        let now = loop {
+            let now = server.call("GET", path, &Value::Null).await.1;
+            if is_new(&now) {
+                break now;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{path} stays away: {now}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!(now["spec"]["clusterIP"], before["spec"]["clusterIP"]);
+    }
+    // The others cannot be deleted.
+    let (code, _) = server.call("DELETE", "/api/v1/namespaces/kube-public", &Value::Null).await;
+    assert_eq!(code, StatusCode::FORBIDDEN);
+}
+
 /// Those that answer requests do not wait behind controllers, which have threads of their own, and fewer.
 #[tokio::test]
 async fn controllers_have_their_own_threads() {
@@ -398,11 +425,16 @@ async fn configurations_of_nodes_are_checked_first() {
         return;
     }
     let d = directory();
-    for (fields, message) in [
+    let is_version_1 = !Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let of_version_1 = (
+        "singleProcessOOMKill: false",
+        "invalid configuration: singleProcessOOMKill must not be explicitly set to false when using cgroup v1",
+    );
+    for (fields, message) in is_version_1.then_some(of_version_1).into_iter().chain([
         ("maxPod: 5", "error: strict decoding error: unknown field \"maxPod\""),
         ("maxPods: -1", "invalid configuration: maxPods (--max-pods) -1 must not be a negative number"),
         ("readOnlyPort: 10255", "invalid configuration: readOnlyPort 10255 cannot be honoured by this node"),
-    ] {
+    ]) {
         let file = d.path().join("kubelet.yaml");
         let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
         std::fs::write(&file, format!("{head}{fields}\n")).unwrap();

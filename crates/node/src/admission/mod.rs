@@ -18,6 +18,7 @@ use placement::untolerated;
 use scheduler::cluster::{Cluster, NodeEntry};
 use scheduler::resources::Resources;
 use scheduler::{Failure, admission_check};
+use tokio::sync::Notify;
 
 use crate::resources::Qos;
 use crate::resources::is_extended;
@@ -75,6 +76,7 @@ pub struct Admission {
     node_name: String,
     wake: Wake,
     state: Mutex<State>,
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -101,6 +103,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let mut state = self.admission.state.lock();
         state.taken.remove(&self.uid);
+        self.admission.changed.notify_one();
         let mut free = Vec::new();
         for (uid, other) in &mut state.taken {
             if other.waits_for.remove(&self.uid) && other.waits_for.is_empty() {
@@ -117,7 +120,7 @@ impl Drop for Admitted {
 
 impl Admission {
     pub fn new(node_name: &str, wake: Wake) -> Admission {
-        Admission { node_name: node_name.to_owned(), wake, state: Mutex::default() }
+        Admission { node_name: node_name.to_owned(), wake, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Sets the node, with its allocatable resources and taints, as the API has it.
@@ -185,6 +188,7 @@ impl Admission {
         let result = short.map_or(Ok(()), |f| Err(Unfit::Deferred(rejection(f, 1).message)));
         let view = if result.is_ok() { pod } else { own.pod.clone() };
         state.taken.insert(uid.clone(), Taken { pod: view, deferred: result.is_err(), ..own });
+        self.changed.notify_one();
         // Deferred pods may fit if this one has become smaller.
         let waiting: Vec<String> = match result {
             Ok(()) => state.taken.iter().filter(|(_, t)| t.deferred).map(|(uid, _)| uid.clone()).collect(),
@@ -215,6 +219,18 @@ impl Admission {
         state.taken.values().filter(|t| !t.ending).map(|t| t.pod.clone()).collect()
     }
 
+    /// What the admitted burstable pods request of CPU, in thousandths.
+    pub fn burstable_cpu(&self) -> i64 {
+        let state = self.state.lock();
+        let burstable = state.taken.values().filter(|t| t.qos == Qos::Burstable);
+        burstable.fold(0, |sum, t| sum.saturating_add(t.pod.view.requests.cpu))
+    }
+
+    /// Waits until pods were admitted, resized or have ended since the last call. For one caller.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
     /// Whether a pod is admitted and has not ended.
     pub fn holds(&self, uid: &str) -> bool {
         self.state.lock().taken.contains_key(uid)
@@ -236,6 +252,7 @@ impl Admission {
         state
             .taken
             .insert(uid.clone(), Taken { pod, qos, ending: false, preempted: false, deferred: false, waits_for });
+        self.changed.notify_one();
         Admitted { admission: self.clone(), uid }
     }
 

@@ -30,6 +30,25 @@ fn admission() -> (Arc<Admission>, Arc<Mutex<Vec<String>>>) {
     (Arc::new(admission), woken)
 }
 
+/// The weight of the cgroup of burstable pods was that of one processor, whatever they requested.
+#[test]
+fn burstable_pods_have_the_weight_of_their_requests() {
+    let (a, _) = admission();
+    let cpu = |milli: i64| requests(json!({"cpu": format!("{milli}m")}));
+    let _guaranteed = a.admit(pod("guaranteed", 0, cpu(500)), Qos::Guaranteed).unwrap();
+    assert_eq!(a.burstable_cpu(), 0);
+    let first = a.admit(pod("first", 0, cpu(300)), Qos::Burstable).unwrap();
+    let _adopted = a.adopt(pod("second", 0, cpu(400)), Qos::Burstable);
+    assert_eq!(a.burstable_cpu(), 700);
+    a.resize(pod("second", 0, cpu(100))).unwrap();
+    assert_eq!(a.burstable_cpu(), 400);
+    // A pod counts until its containers have ended.
+    a.ends("first");
+    assert_eq!(a.burstable_cpu(), 400);
+    drop(first);
+    assert_eq!(a.burstable_cpu(), 100);
+}
+
 #[test]
 fn a_pod_is_held_against_what_the_scheduler_checks() {
     let (a, _) = admission();

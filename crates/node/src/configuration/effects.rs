@@ -47,7 +47,6 @@ const FIELDS: &[(&str, Effect)] = &[
     ("cgroupRoot", Only(&["\"\""])),
     ("cgroupsPerQOS", Only(&["true"])),
     ("cgroupDriver", Nothing),
-    ("singleProcessOOMKill", Only(&["false"])),
     ("qosReserved", Only(&["{}"])),
     ("hairpinMode", Nothing),
     ("podCIDR", Only(&["\"\""])),

@@ -84,6 +84,14 @@ impl<'de> Deserialize<'de> for GoDuration {
     }
 }
 
+/// The version of cgroups that limits containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupVersion {
+    /// Also that of hybrid machines.
+    One,
+    Two,
+}
+
 /// The fields that the agent uses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -141,6 +149,9 @@ pub struct KubeletConfiguration {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub eviction_minimum_reclaim: BTreeMap<String, String>,
     pub enforce_node_allocatable: Vec<String>,
+    /// `None`: as the version of cgroups has it.
+    #[serde(rename = "singleProcessOOMKill", skip_serializing_if = "Option::is_none")]
+    pub single_process_oom_kill: Option<bool>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpu_manager_policy: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -303,6 +314,7 @@ impl Default for KubeletConfiguration {
             eviction_max_pod_grace_period: 0,
             eviction_minimum_reclaim: BTreeMap::new(),
             enforce_node_allocatable: vec!["pods".into()],
+            single_process_oom_kill: None,
             cpu_manager_policy: "none".into(),
             cpu_manager_policy_options: BTreeMap::new(),
             cpu_manager_reconcile_period: GoDuration::seconds(10),
@@ -373,6 +385,21 @@ impl KubeletConfiguration {
     /// Errors with all invalid values, with upstream's messages.
     pub fn validate(&self) -> Result<(), ConfigurationError> {
         schema::form::aggregate(&validate::errors(self)).map_err(ConfigurationError::Invalid)
+    }
+
+    /// Errors if a value takes another version of cgroups than this machine has.
+    pub fn check_cgroups(&self, version: CgroupVersion) -> Result<(), ConfigurationError> {
+        if version == CgroupVersion::One && self.single_process_oom_kill == Some(false) {
+            let message =
+                "invalid configuration: singleProcessOOMKill must not be explicitly set to false when using cgroup v1";
+            return Err(ConfigurationError::Invalid(message.into()));
+        }
+        Ok(())
+    }
+
+    /// Whether all processes of a container are killed when it runs out of memory, where the kernel can do that (cgroup v2).
+    pub fn kills_containers(&self) -> bool {
+        self.single_process_oom_kill != Some(true)
     }
 
     /// Bytes and number of the files of a container's log.

@@ -171,6 +171,21 @@ fn values_that_cannot_be_honoured_are_refused() {
     assert!(read(fine).is_ok());
 }
 
+#[test]
+fn version_1_of_cgroups_kills_single_processes() {
+    let check = |value: Option<bool>, version, accepted: bool, all: bool| {
+        let c = KubeletConfiguration { single_process_oom_kill: value, ..KubeletConfiguration::default() };
+        assert_eq!((c.check_cgroups(version).is_ok(), c.kills_containers()), (accepted, all), "{value:?} {version:?}");
+    };
+    check(None, CgroupVersion::One, true, true);
+    check(Some(true), CgroupVersion::One, true, false);
+    check(Some(false), CgroupVersion::One, false, true);
+    check(None, CgroupVersion::Two, true, true);
+    check(Some(true), CgroupVersion::Two, true, false);
+    check(Some(false), CgroupVersion::Two, true, true);
+    assert!(read(json!({"singleProcessOOMKill": true})).is_ok());
+}
+
 /// Each field of upstream's is used, refused or named as without effect.
 #[test]
 fn every_field_is_accounted_for() {
@@ -180,6 +195,7 @@ fn every_field_is_accounted_for() {
         cluster_domain: "d".into(),
         cluster_dns: vec!["10.0.0.1".into()],
         max_parallel_image_pulls: Some(2),
+        single_process_oom_kill: Some(true),
         preloaded_images_verification_allowlist: vec!["quay.io/a".into()],
         system_reserved: default_eviction(),
         kube_reserved: default_eviction(),

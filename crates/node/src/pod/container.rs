@@ -59,6 +59,8 @@ pub struct Parts<'a> {
     pub log_limits: LogLimits,
     /// Whether stop signals of containers are in force (`ContainerStopSignals`).
     pub stop_signals: bool,
+    /// Whether all processes of the container are killed when it runs out of memory.
+    pub oom_group: bool,
     pub host: super::security::Host,
 }
 
@@ -86,6 +88,9 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
     let of_pod = spec.and_then(|s| s.resources.as_ref());
     let own = c.resources.clone().unwrap_or_default();
     let mut resources = crate::resources::container(Some(&crate::resources::with_limits_of_pod(of_pod, own)));
+    resources.oom_group = Some(parts.oom_group);
+    // As upstream without `memorySwap`: containers do not swap.
+    resources.swap_limit = Some(0);
     if let Some(spec) = spec {
         resources.hugepage_limits = parts.page_sizes.of_container(spec, c.resources.as_ref());
     }
@@ -237,6 +242,7 @@ mod tests {
             seccomp_default,
             log_limits: LogLimits::default(),
             stop_signals: false,
+            oom_group: true,
             host: super::super::security::Host::default(),
         })
     }

@@ -239,6 +239,8 @@ pub(super) struct Resize {
     pub actuated: BTreeMap<String, ResourceRequirements>,
     /// The same, with the limits of the pod where they have none.
     pub effective: BTreeMap<String, ResourceRequirements>,
+    /// What the pod's control group has, if that is not what is allocated.
+    pub unchanged: Option<Allocation>,
     pub limits: Limits,
     pub pending: Option<Pending>,
     pub in_progress: Option<InProgress>,
@@ -247,6 +249,22 @@ pub(super) struct Resize {
 impl Resize {
     pub fn new(allocation: Allocation, limits: Limits) -> Self {
         Self { allocation, limits, ..Self::default() }
+    }
+
+    /// Allocates other resources. The control groups have those of before until [`Resize::complete_pod`].
+    pub fn allocate(&mut self, desired: Allocation) {
+        let before = std::mem::replace(&mut self.allocation, desired);
+        self.unchanged.get_or_insert(before);
+    }
+
+    /// The pod's control group has what is allocated.
+    pub fn complete_pod(&mut self) {
+        self.unchanged = None;
+    }
+
+    /// What the pod's control group has.
+    pub fn of_pod(&self) -> &Allocation {
+        self.unchanged.as_ref().unwrap_or(&self.allocation)
     }
 
     pub fn conditions(&self) -> Vec<ResizeCondition> {

@@ -17,7 +17,7 @@ use runtime::{Container, ContainerState, Runtime};
 
 use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
-use super::resize::{self, ResizeCondition};
+use super::resize::{self, Allocation, ResizeCondition};
 use super::totals;
 use crate::configuration::KubeletConfiguration;
 use crate::resources::{is_sidecar, qos};
@@ -35,6 +35,8 @@ pub struct Facts<'a> {
     pub pod: &'a Pod,
     /// The actual resources of running containers, by container id.
     pub actuated: &'a BTreeMap<String, ResourceRequirements>,
+    /// The resources that the pod's control group has.
+    pub of_pod: &'a Allocation,
     pub resizing: &'a [ResizeCondition],
     /// The newest container of each name.
     pub newest: &'a BTreeMap<String, Container>,
@@ -527,7 +529,10 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         (own, _) => (if host { facts.host_ips } else { own }).iter().map(|ip| PodIP { ip: ip.clone() }).collect(),
     };
     let host_ips: Vec<HostIP> = facts.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect();
-    let pod_resources = pod.spec.as_ref().filter(|_| facts.details == Details::All).and_then(totals::of_pod);
+    let spec = pod.spec.as_ref().filter(|_| facts.details == Details::All);
+    let allocated = spec.and_then(totals::of_pod);
+    // A resize that failed has changed nothing.
+    let actual = spec.and_then(|_| totals::of_pod(facts.of_pod.apply(pod).spec.as_ref()?));
     PodStatus {
         phase: Some(phase.to_owned()),
         conditions: Some(conditions),
@@ -545,8 +550,8 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         container_statuses: some(app),
         ephemeral_container_statuses: some(ephemeral),
         observed_generation: generation,
-        resources: pod_resources.clone(),
-        allocated_resources: pod_resources.and_then(|r| r.requests),
+        resources: actual,
+        allocated_resources: allocated.and_then(|r| r.requests),
         ..PodStatus::default()
     }
 }

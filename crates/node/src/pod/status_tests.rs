@@ -44,6 +44,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
     status(&Facts {
         pod: &pod,
         actuated: &BTreeMap::new(),
+        of_pod: &Allocation::of_spec(&pod),
         resizing: &[],
         newest: &newest,
         previous: &BTreeMap::new(),

@@ -247,6 +247,32 @@ impl Machine {
         (read("cpu/cpu.cfs_quota_us", "cpu.max"), read("memory/memory.limit_in_bytes", "memory.max") >> 20)
     }
 
+    /// The range of shares that have the weight of a control group below `kubepods`: one on version 1. Empty if there is no such group.
+    fn shares(&self, path: &str) -> std::ops::Range<u64> {
+        let number = |file: &std::path::Path| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+        let [v1, v2] = self.cgroup_files(path, "cpu/cpu.shares", "cpu.weight");
+        let shares = |weight: u64| 2 + ((weight - 1) * 262_142).div_ceil(9_999);
+        let of_version_2 = || number(&v2).map(|weight| shares(weight)..shares(weight + 1));
+        number(&v1).map(|n| n..n + 1).or_else(of_version_2).unwrap_or_default()
+    }
+
+    /// Waits until a control group below `kubepods` has the weight of these shares.
+    pub async fn until_weight(&self, path: &str, shares: u64) {
+        for _ in 0..6000 {
+            if self.shares(path).contains(&shares) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("{path} has the weight of {:?} shares, not {shares}", self.shares(path));
+    }
+
+    /// A file of a control group of version 2 below `kubepods`, if there is one.
+    pub fn cgroup_file(&self, path: &str, file: &str) -> Option<String> {
+        let [_, v2] = self.cgroup_files(path, "memory/none", file);
+        Some(std::fs::read_to_string(v2).ok()?.trim().to_owned())
+    }
+
     /// The processors of a control group below `kubepods`.
     pub fn cpus(&self, path: &str) -> String {
         let files = self.cgroup_files(path, "cpuset/cpuset.cpus", "cpuset.cpus");

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod affinity;
+mod cgroups;
 mod device_plugins;
 mod dra;
 mod evictions;

@@ -136,6 +136,25 @@ async fn containers_without_limits_follow_their_pod() {
     }
     assert_eq!([limits(&m, &now, 0), limits(&m, &now, 1)], [(30_000, 192), (5_000, 32)]);
     assert_eq!([0, 1].map(|i| status(&now, i)["restartCount"].clone()), [0, 0]);
+
+    // Less than is in use: nothing is changed, and the status says so. (It had the desired resources of the pod.)
+    let resize = |m: &Machine, memory: &str, generation: i64| {
+        let mut p = m.api.get(PODS, "default", "p").unwrap();
+        p["spec"]["resources"] = resources("300m", memory);
+        p["metadata"]["generation"] = generation.into();
+        m.api.put(PODS, p);
+    };
+    let in_progress = |p: &Value| {
+        let all = p["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|c| c["type"] == "PodResizeInProgress")
+    };
+    let memory = |p: &Value| p["status"]["resources"]["limits"]["memory"].clone();
+    resize(&m, "10Ki", 3);
+    let failed = m.until("p", |p| in_progress(p).is_some_and(|c| c["reason"] == "Error")).await;
+    assert_eq!((memory(&failed), limits(&m, &failed, 0)), (json!("192Mi"), (30_000, 192)));
+    resize(&m, "128Mi", 4);
+    let now = m.until("p", |p| memory(p) == "128Mi" && in_progress(p).is_none()).await;
+    assert_eq!(limits(&m, &now, 0), (30_000, 128));
     m.finish().await;
 }
 

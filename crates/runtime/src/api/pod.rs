@@ -45,6 +45,10 @@ pub struct Resources {
     pub cpuset_mems: Option<String>,
     /// Bytes.
     pub memory_limit: Option<i64>,
+    /// Bytes of swap. Without an effect on cgroup v1.
+    pub swap_limit: Option<u64>,
+    /// Whether all processes are killed if one is killed for lack of memory. Without an effect on cgroup v1, where only that one is.
+    pub oom_group: Option<bool>,
     /// Maximum number of processes and threads; a negative number means no limit.
     pub pids_limit: Option<i64>,
     /// Page size as the kernel writes it (`2MB`) → bytes.

@@ -57,6 +57,7 @@ impl Worker {
         let new = status::status(&Facts {
             pod: &pod,
             actuated: &self.resize.actuated,
+            of_pod: self.resize.of_pod(),
             resizing: &resizing,
             newest: &seen.newest,
             previous: &seen.previous,

@@ -48,6 +48,7 @@ impl Worker {
         let Some(sandbox) = sandbox else {
             // Containers start with their allocated resources.
             self.resize.in_progress = None;
+            self.resize.complete_pod();
             return;
         };
         // A failed resize is not tried again with every change of the pod, since reporting the failure changes it.
@@ -133,7 +134,7 @@ impl Worker {
         };
         let (reason, event, why) = match granted {
             Ok(()) => {
-                self.resize.allocation = Allocation::of_spec(&self.desired);
+                self.resize.allocate(Allocation::of_spec(&self.desired));
                 self.pod = self.desired.clone();
                 self.resize.pending = None;
                 self.resize.in_progress = Some(InProgress { generation, error: None, failed: None });
@@ -188,7 +189,11 @@ impl Worker {
             self.resize.actuated.insert(container.id.clone(), own);
             self.resize.effective.insert(container.id.clone(), new.clone());
         }
-        if all { self.set_pod(sandbox, allocated).await } else { Ok(()) }
+        if all {
+            self.set_pod(sandbox, allocated).await?;
+            self.resize.complete_pod();
+        }
+        Ok(())
     }
 
     /// Errors if the pod uses more memory than `limit`. It may use more than its containers: files in memory of those that are gone.

@@ -168,6 +168,7 @@ impl Worker {
                 seccomp_default: options.configuration.seccomp_default(),
                 log_limits: options.configuration.log_limits(),
                 stop_signals: options.configuration.has_stop_signals(),
+                oom_group: options.configuration.kills_containers(),
                 host: security::Host::read(options),
             })
         });
