@@ -115,7 +115,7 @@ impl Matcher {
             return Ok(selects(selector, o));
         }
         match review.lookup.namespace_labels(&a.namespace) {
-            Some(labels) => Ok(selector.matches(|k| labels.get(k).map(String::as_str))),
+            Some(labels) => Ok(selector.matches(|k| labels.get(k))),
             None => {
                 let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
                 Err(Status::not_found(&gr, &a.namespace))

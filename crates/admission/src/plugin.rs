@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use auth::{Attributes, Caller, Decision, Endpoint};
+pub use client::informer::Labels;
 use meta::{Clock, GroupResource, Gvk, Gvr, LabelSelector, MutatedBy, Object, Operation, Status, Value};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -60,9 +61,6 @@ impl Review<'_> {
         })
     }
 }
-
-/// Names and values.
-pub type Labels = HashMap<String, String>;
 
 /// An object that a selector matches. [`Lookup::get`] reads it: objects of users are not decoded all at once.
 #[derive(Debug)]

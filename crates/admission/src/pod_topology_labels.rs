@@ -29,7 +29,7 @@ impl Plugin for PodTopologyLabels {
         };
         for key in LABELS {
             if let Some(value) = node.get(key).filter(|_| object.label(key).is_none()) {
-                object.set(&["metadata", "labels", key], value.as_str());
+                object.set(&["metadata", "labels", key], value);
             }
         }
         Ok(())

@@ -89,7 +89,7 @@ impl Lookup for Stored<'_> {
         let rows = self.registry.rows();
         let key = rows.stored(group, resource)?.key(namespace, name)?;
         let entry = self.registry.store.snapshot().get(&key)?;
-        Some(entry.index().labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
+        Some(Labels::from_sorted(entry.index().labels.clone()))
     }
 
     fn list(
@@ -127,14 +127,14 @@ impl Lookup for Stored<'_> {
         let rows = self.registry.rows();
         let Some((name, _)) = rows.stored(group, resource).and_then(|r| r.stored()) else { return 0 };
         let snapshot = self.registry.store.snapshot();
-        let entries = snapshot.range(name, None, None).map(|e| (&*e.key.name, e.revision));
-        let damaged = snapshot.all_damaged(name, None).map(|d| (&*d.key.name, d.revision));
-        let mut all = entries.chain(damaged).peekable();
-        if all.peek().is_none() {
+        // Every request asks this of several resources, most of which are empty.
+        if !snapshot.has_any(name) {
             return 0;
         }
+        let entries = snapshot.range(name, None, None).map(|e| (&*e.key.name, e.revision));
+        let damaged = snapshot.all_damaged(name, None).map(|d| (&*d.key.name, d.revision));
         let mut hash = DefaultHasher::new();
-        all.for_each(|e| e.hash(&mut hash));
+        entries.chain(damaged).for_each(|e| e.hash(&mut hash));
         hash.finish().max(1)
     }
 }

@@ -76,7 +76,9 @@ fn pods_in(namespace: &str) -> String {
 }
 
 async fn create(client: &Client, path: &str, object: &Value) -> Result<(), Error> {
-    client.bytes(request(Method::POST, path, JSON, Some((JSON, object.to_string().into_bytes())))?).await?;
+    let encode = |source| client::Error::Encode { what: "request body", source };
+    let body = serde_json::to_vec(object).map_err(encode)?;
+    client.bytes(request(Method::POST, path, JSON, Some((JSON, body)))?).await?;
     Ok(())
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Invariant: a pool is bounded. When it is full it forgets, which costs memory and changes nothing else.
 
+use foldhash::fast::RandomState;
 use std::borrow::Borrow;
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::sync::{Mutex, PoisonError};
 
 /// Several, so that threads seldom meet.
@@ -14,13 +15,13 @@ const LIMIT: usize = 2_048;
 
 /// `T` is cheap to clone, as an `Arc` is.
 pub struct Pool<T> {
-    shards: [Mutex<HashSet<T>>; SHARDS],
+    shards: [Mutex<HashSet<T, RandomState>>; SHARDS],
     choice: RandomState,
 }
 
 impl<T> Default for Pool<T> {
     fn default() -> Self {
-        Self { shards: Default::default(), choice: RandomState::new() }
+        Self { shards: Default::default(), choice: RandomState::default() }
     }
 }
 

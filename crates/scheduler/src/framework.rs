@@ -162,6 +162,12 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
+    /// PreEnqueue for what the cluster decides: asked when the pod is taken from the queue. A refused pod goes back without a condition,
+    /// an event or a back-off, until what the plugin [reads](Self::reads) changes.
+    fn gate(&self, _pod: &Pod, _cluster: &Cluster) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// QueueSort: the rank of a waiting pod. Higher ranks come first, equal ones in the order of arrival. One plugin of a scheduler ranks.
     fn queue_rank(&self, _pod: &Pod) -> Option<i64> {
         None

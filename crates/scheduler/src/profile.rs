@@ -118,6 +118,11 @@ impl Framework {
         self.at(Point::PreEnqueue).all(|p| p.pre_enqueue(pod).is_ok())
     }
 
+    /// Errors if a plugin does not let the pod be scheduled in this cluster.
+    pub fn gate(&self, pod: &Pod, cluster: &Cluster) -> Result<(), Refusal> {
+        self.at(Point::PreEnqueue).try_for_each(|p| p.gate(pod, cluster))
+    }
+
     /// The rank of a pod in the queue.
     pub fn queue_rank(&self, pod: &Pod) -> i64 {
         self.at(Point::QueueSort).find_map(|p| p.queue_rank(pod)).unwrap_or(0)

@@ -293,7 +293,17 @@ impl Queue {
     /// since it was taken.
     pub fn refused(&mut self, taken: Taken, refused_by: BTreeSet<&'static str>) {
         let since = taken.events;
-        let w = again(taken, refused_by);
+        self.wait(again(taken, refused_by), since);
+    }
+
+    /// Puts back a pod that a plugin does not let be scheduled yet. That is no attempt.
+    pub fn gated(&mut self, taken: Taken, by: &'static str) {
+        let (since, attempts) = (taken.events, taken.attempts);
+        self.wait(Waiting { attempts, ..again(taken, [by].into()) }, since);
+    }
+
+    /// Lets a pod wait for a change of what the plugins that refused it read, unless there was one since the event `since`.
+    fn wait(&mut self, w: Waiting, since: u64) {
         let changed = |read: &Read| self.last.get(read).is_some_and(|event| *event > since);
         let reads = |plugin: &&str| w.framework.plugin(plugin).is_some_and(|p| p.reads().iter().any(changed));
         let outdated = match w.refused_by.is_empty() || w.refused_by.contains(extender::NAME) {

@@ -70,6 +70,9 @@ enum Nominated {
 impl Scheduler {
     pub async fn schedule(&mut self, taken: Taken) {
         let (pod, framework) = (taken.pod.clone(), taken.framework.clone());
+        if let Err(refusal) = framework.gate(&pod, &self.cluster) {
+            return self.hold(taken, refusal);
+        }
         let filtered = filter(&framework, &pod, &self.cluster, self.start);
         let mut d = filtered.decision;
         if let Some(message) = d.error.take() {
@@ -107,6 +110,15 @@ impl Scheduler {
             }
             Err(ReserveError::Panicked) => self.fail(taken, Failure::error(&BindingError::Panicked)).await,
         }
+    }
+
+    /// Puts a pod back into the queue that is not to be scheduled yet.
+    fn hold(&mut self, taken: Taken, refusal: Refusal) {
+        let uid = taken.pod.meta.uid.clone();
+        self.queue.gated(taken, refusal.plugin);
+        let diagnosis = Diagnosis { nodes: self.cluster.live(), ..Diagnosis::default() };
+        let decision = Decision { diagnosis, pod_refusal: Some(refusal), ..Decision::default() };
+        self.options.decisions.set(&uid, self.options.clock.now(), decision);
     }
 
     /// Puts a pod back into the queue whose scheduling failed with an error.

@@ -6,6 +6,7 @@ pub mod syntax;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
@@ -41,7 +42,11 @@ pub const MAX_DEPTH: usize = 10_000;
 /// Parses one JSON document. The caller checks [`meta::depth::of_text`] first: recursion is as deep as the text. Invalid UTF-8
 /// and half of a surrogate pair become U+FFFD, as in Go.
 pub fn decode(text: &[u8]) -> Result<Decoded, DecodeError> {
-    let valid = String::from_utf8_lossy(text);
+    // The check of valid text is much faster than the replacement.
+    let valid = match str::from_utf8(text) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(text),
+    };
     let read = parse(&valid).or_else(|e| match without_half_pairs(&valid) {
         Some(mended) => parse(&mended),
         None => Err(e),

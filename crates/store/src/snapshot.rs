@@ -55,6 +55,11 @@ impl Snapshot {
         self.state.table(resource).map_or(0, |table| table.count(namespace))
     }
 
+    /// Whether a resource has objects, readable or not.
+    pub fn has_any(&self, resource: &str) -> bool {
+        self.state.has_any(resource)
+    }
+
     /// The resources that have objects, in order.
     pub fn resources(&self) -> impl Iterator<Item = &Str> {
         self.state.resources()

@@ -157,6 +157,11 @@ impl State {
         self.damaged.iter().filter(move |(key, _)| mine(key)).map(|(_, damaged)| damaged)
     }
 
+    pub fn has_any(&self, resource: &str) -> bool {
+        self.table(resource).is_some_and(|table| !table.entries.is_empty())
+            || !self.damaged.is_empty() && self.all_damaged(resource, None).next().is_some()
+    }
+
     pub fn every_damaged(&self) -> impl Iterator<Item = &Arc<Damaged>> {
         self.damaged.values()
     }

@@ -4,7 +4,7 @@
 use crate::pool::Pool;
 use crate::scan::{self, Scan};
 use bytes::Bytes;
-use meta::{Map, Object, Status, Value, depth};
+use meta::{Object, Status, Value, depth};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -132,7 +132,11 @@ pub fn damaged_status(damaged: &Damaged) -> Status {
 /// Decodes a stored object, without its resource version.
 pub fn decode_bytes(bytes: &[u8]) -> Result<Object, serde_json::Error> {
     // The store holds what `encode` wrote. UTF-8 is checked once for the whole value instead of per string.
-    depth::from_str::<Map<String, Value>>(&String::from_utf8_lossy(bytes)).map(Object)
+    match str::from_utf8(bytes) {
+        Ok(text) => depth::from_str(text),
+        Err(_) => depth::from_str(&String::from_utf8_lossy(bytes)),
+    }
+    .map(Object)
 }
 
 /// Rejects an object that nests deeper than the depth limit of readers.

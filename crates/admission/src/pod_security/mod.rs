@@ -81,7 +81,7 @@ impl Plugin for PodSecurity {
 
 impl PodSecurity {
     fn policy(&self, labels: &Labels) -> (Policy, Vec<BadLabel>) {
-        policy::read_labels(self.default, |k| labels.get(k).map(String::as_str))
+        policy::read_labels(self.default, |k| labels.get(k))
     }
 
     /// Records an exemption in the audit log.

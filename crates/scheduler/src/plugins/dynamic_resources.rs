@@ -113,8 +113,8 @@ impl DynamicResources {
         }
     }
 
-    /// The claims of a pod. Errors if one is missing or cannot be used.
-    fn claims<'a>(pod: &Pod, devices: &'a Devices) -> Result<Vec<&'a Arc<DeviceClaim>>, String> {
+    /// The claims of a pod. Errors if one is missing, is being deleted or belongs to another pod.
+    fn existing<'a>(pod: &Pod, devices: &'a Devices) -> Result<Vec<&'a Arc<DeviceClaim>>, String> {
         let mut claims = Vec::new();
         for claim in &pod.view.device_claims {
             let Some(name) = &claim.name else {
@@ -132,6 +132,15 @@ impl DynamicResources {
                 let (ns, pod) = (&pod.meta.namespace, &pod.meta.name);
                 return Err(format!("ResourceClaim {ns}/{name} was not created for pod {ns}/{pod} (pod is not owner)"));
             }
+            claims.push(found);
+        }
+        Ok(claims)
+    }
+
+    /// The claims of a pod. Errors if one is missing or cannot be used.
+    fn claims<'a>(pod: &Pod, devices: &'a Devices) -> Result<Vec<&'a Arc<DeviceClaim>>, String> {
+        let claims = Self::existing(pod, devices)?;
+        for found in &claims {
             let consumers = &found.view.reserved_for;
             if consumers.len() >= MOST_CONSUMERS && !consumers.iter().any(|c| **c == *pod.meta.uid) {
                 return Err("resourceclaim in use".into());
@@ -147,7 +156,6 @@ impl DynamicResources {
                     }
                 }
             }
-            claims.push(found);
         }
         Ok(claims)
     }
@@ -225,6 +233,7 @@ impl Plugin for DynamicResources {
 
     fn points(&self) -> &'static [Point] {
         &[
+            Point::PreEnqueue,
             Point::PreFilter,
             Point::Filter,
             Point::PostFilter,
@@ -233,6 +242,11 @@ impl Plugin for DynamicResources {
             Point::Reserve,
             Point::PreBind,
         ]
+    }
+
+    /// A claim made from a template exists a moment after its pod.
+    fn gate(&self, pod: &Pod, cluster: &Cluster) -> Result<(), Refusal> {
+        Self::existing(pod, cluster.devices()).map(drop).map_err(|why| Refusal::unresolvable(NAME, why))
     }
 
     fn pre_filter<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {

@@ -98,6 +98,37 @@ async fn devices_are_shared_by_pods_and_used_again() {
     assert_eq!(p.node_of("four").await, "a");
 }
 
+/// A pod whose claim is not there yet waits without an attempt, and nothing is said of it.
+#[tokio::test(start_paused = true)]
+async fn pods_are_held_until_their_claims_exist() {
+    let p = Plane::start().await;
+    p.node("a", "4").await;
+    p.offer("a", &["x"]).await;
+    p.resource("deviceclasses", json!({"spec": {}}), "gpu").await;
+    p.device_pod("early", "late").await;
+    p.create(
+        "pods",
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "next"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}),
+    )
+    .await;
+    // The scheduler has seen the earlier pod, too.
+    assert_eq!(p.node_of("next").await, "a");
+    let early = p.api("pods").get("early").await.unwrap();
+    assert!(early.at(&["status", "conditions"]).is_none(), "{early:?}");
+    p.device_claim("late", json!({"deviceClassName": "gpu"})).await;
+    assert_eq!(p.node_of("early").await, "a");
+    let reasons = p
+        .until("the event of the binding", async || {
+            let events = p.list("events").await;
+            let early = events.iter().filter(|e| e.str_at(&["involvedObject", "name"]) == Some("early"));
+            let reasons: Vec<String> = early.filter_map(|e| e.str_at(&["reason"])).map(str::to_owned).collect();
+            (!reasons.is_empty()).then_some(reasons)
+        })
+        .await;
+    assert_eq!(reasons, ["Scheduled"]);
+}
+
 /// A selector that fails for one device keeps the pod from all nodes: its claim is wrong.
 #[tokio::test(start_paused = true)]
 async fn a_pod_whose_selector_fails_is_not_scheduled() {
