@@ -448,12 +448,15 @@ impl Kubeconfig {
 
     /// Resolves the context that `o` or the file names.
     pub fn resolve(&self, o: &Overrides) -> Result<Resolved, Error> {
+        let (mut problems, mut context_missing) = (Vec::new(), false);
         let name = first(&o.context, &self.current_context);
         let context = match find(&self.contexts, name) {
             Some(c) => c.clone(),
             None if name.is_empty() => Context::default(),
             None => {
-                return Err(Error::Configuration(vec![format!("context was not found for specified context: {name}")]));
+                context_missing = true;
+                problems.push(format!("context was not found for specified context: {name}"));
+                Context::default()
             }
         };
         let cluster_name = first(&o.cluster, &context.cluster);
@@ -462,13 +465,16 @@ impl Kubeconfig {
         let user_name = first(&o.user, &context.user);
         let mut user = match find(&self.users, user_name) {
             Some(u) => u.clone(),
-            None if user_name.is_empty() => User::default(),
+            None if user_name.is_empty() || context_missing => User::default(),
             None => return Err(Error::Credentials(format!("auth info {user_name:?} does not exist"))),
         };
         override_user(&mut user, o);
-        let mut problems = Vec::new();
         check::user(user_name, &user, &mut problems);
         check::cluster(cluster_name, &cluster, &mut problems);
+        // A context that is not found is always reported as a list of problems, also alone.
+        if context_missing {
+            return Err(Error::Configuration(problems));
+        }
         check::done(problems)?;
 
         let server = match cluster.server.as_str() {

@@ -175,7 +175,7 @@ pub fn parse_duration(s: &str) -> Option<Duration> {
                 "m" => 60.0,
                 "s" => 1.0,
                 "ms" => 1e-3,
-                "us" | "µs" => 1e-6,
+                "us" | "µs" | "μs" => 1e-6,
                 "ns" => 1e-9,
                 _ => return None,
             };
@@ -184,11 +184,45 @@ pub fn parse_duration(s: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(total).ok()
 }
 
+/// Returns why Go's `time.ParseDuration` rejects a value.
+fn duration_error(s: &str) -> String {
+    let in_number = |c: char| c.is_ascii_digit() || c == '.';
+    let mut rest = s.strip_prefix(['-', '+']).unwrap_or(s);
+    while !rest.is_empty() {
+        let digits = |s: &str| s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len());
+        let mut n = digits(rest);
+        let mut any = n > 0;
+        if let Some(fraction) = rest[n..].strip_prefix('.') {
+            any |= digits(fraction) > 0;
+            n += 1 + digits(fraction);
+        }
+        if !any {
+            break;
+        }
+        rest = &rest[n..];
+        let (unit, next) = rest.split_at(rest.find(in_number).unwrap_or(rest.len()));
+        match unit {
+            "" => return format!("time: missing unit in duration {s:?}"),
+            "h" | "m" | "s" | "ms" | "us" | "µs" | "μs" | "ns" => rest = next,
+            other => return format!("time: unknown unit {other:?} in duration {s:?}"),
+        }
+    }
+    format!("time: invalid duration {s:?}")
+}
+
+/// Checks that the value of a flag is a pair KEY=VALUE, and returns it unchanged.
+pub fn key_value(s: &str) -> std::result::Result<String, String> {
+    match s.contains('=') {
+        true => Ok(s.to_owned()),
+        false => Err(format!("{s} must be formatted as key=value")),
+    }
+}
+
 /// Checks that a value is a duration, and returns it unchanged.
 pub fn duration_text(s: &str) -> std::result::Result<String, String> {
     match parse_duration(s.strip_prefix('-').unwrap_or(s)) {
         Some(_) => Ok(s.to_owned()),
-        None => Err(format!("time: invalid duration {s:?}")),
+        None => Err(duration_error(s)),
     }
 }
 
@@ -201,7 +235,7 @@ pub fn duration(flag: &str, given: &str) -> Result<Option<Duration>> {
     }
     match parse_duration(given) {
         Some(d) => Ok(Some(d)),
-        None => text(format!("invalid argument {given:?} for \"--{flag}\" flag: time: invalid duration {given:?}")),
+        None => text(format!("invalid argument {given:?} for \"--{flag}\" flag: {}", duration_error(given))),
     }
 }
 
@@ -350,7 +384,7 @@ mod tests {
         );
     }
 
-    use super::{go_duration, parse_duration};
+    use super::{duration_text, go_duration, parse_duration};
 
     #[test]
     fn formats_durations_as_go_does() {
@@ -364,6 +398,17 @@ mod tests {
         }
         for s in ["", "1", "s", "1x", "1s2", "-1s", "--"] {
             assert_eq!(parse_duration(s), None, "{s}");
+        }
+        for (s, why) in [
+            ("", "time: invalid duration \"\""),
+            ("5", "time: missing unit in duration \"5\""),
+            ("1m5", "time: missing unit in duration \"1m5\""),
+            ("1.2.3s", "time: missing unit in duration \"1.2.3s\""),
+            ("2d", "time: unknown unit \"d\" in duration \"2d\""),
+            ("soon", "time: invalid duration \"soon\""),
+            (".s", "time: invalid duration \".s\""),
+        ] {
+            assert_eq!(duration_text(s), Err(why.to_owned()), "{s}");
         }
     }
 }

@@ -100,6 +100,15 @@ pub enum Target {
     All(Collection),
 }
 
+impl Target {
+    pub fn resource(&self) -> &Arc<Resource> {
+        match self {
+            Self::Named(i) => &i.resource,
+            Self::All(c) => &c.resource,
+        }
+    }
+}
+
 /// Error for an object of a kind that the server does not serve.
 pub fn unmapped(source: &str, object: &Object) -> Error {
     Error::Text(format!(

@@ -30,6 +30,8 @@ pub struct Server {
     pub requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     handler: Option<Arc<SocketHandler>>,
     warnings: Vec<String>,
+    /// Requests that are never answered.
+    hanging: Vec<String>,
 }
 
 impl Server {
@@ -104,6 +106,13 @@ impl Server {
     #[must_use]
     pub fn warning(mut self, text: &str) -> Self {
         self.warnings.push(format!("299 - {text:?}"));
+        self
+    }
+
+    /// Never answers this request.
+    #[must_use]
+    pub fn hang(mut self, line: &str) -> Self {
+        self.hanging.push(sort_query(line));
         self
     }
 
@@ -199,6 +208,9 @@ impl Transport for Server {
             content_type: r.headers().get("content-type").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default(),
             body: serde_json::from_slice(r.body()).unwrap_or_default(),
         });
+        if self.hanging.contains(&line) {
+            return std::future::pending().await;
+        }
         let mut all = self.answers.lock().unwrap();
         let (code, bytes) = match all.iter_mut().find(|(l, _)| *l == line) {
             Some((_, answers)) if answers.len() > 1 => answers.remove(0),

@@ -294,6 +294,12 @@ users:
         assert_eq!((two.impersonation.user.as_str(), two.impersonation.groups.len()), ("jane", 1));
         let gone = k.resolve(&Overrides { context: "three".into(), ..Overrides::default() }).unwrap_err();
         assert_eq!(gone.to_string(), "invalid configuration: context was not found for specified context: three");
+        let both = Overrides { context: "three".into(), cluster: "none".into(), ..Overrides::default() };
+        let Err(crate::Error::Configuration(problems)) = k.resolve(&both) else { panic!("both are missing") };
+        assert_eq!(
+            problems,
+            ["context was not found for specified context: three", "no server found for cluster \"none\""]
+        );
     }
 
     /// The in-cluster configuration, and how flags and files change it (client-go `tools/clientcmd`).

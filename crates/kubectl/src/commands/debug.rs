@@ -37,7 +37,7 @@ pub struct Arguments {
     #[arg(long)]
     pub replace: bool,
     /// Environment variables NAME=VALUE,… of the container.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = crate::flags::key_value)]
     pub env: Vec<String>,
     /// Image of the debugging container.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -46,7 +46,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub keep: Keep,
     /// Images of the copy, CONTAINER=IMAGE,…; `*` means every container.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = crate::flags::key_value)]
     pub set_image: Vec<String>,
     /// Pull policy of the image: Always, IfNotPresent or Never.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -158,23 +158,17 @@ impl Arguments {
         Ok(())
     }
 
-    fn variables(&self) -> Result<Vec<Value>> {
-        self.env
-            .iter()
-            .map(|e| match e.split_once('=') {
-                Some((n, "")) => Ok(json!({"name": n})),
-                Some((n, v)) => Ok(json!({"name": n, "value": v})),
-                None => text(format!("invalid argument {e:?} for \"--env\" flag: {e} must be formatted as key=value")),
-            })
-            .collect()
+    fn variables(&self) -> Vec<Value> {
+        let pairs = self.env.iter().filter_map(|e| e.split_once('='));
+        pairs.map(|(n, v)| if v.is_empty() { json!({"name": n}) } else { json!({"name": n, "value": v}) }).collect()
     }
 
     /// Sets the fields of a container from the flags.
-    fn set_fields(&self, c: &mut Map<String, Value>) -> Result {
+    fn set_fields(&self, c: &mut Map<String, Value>) {
         if !self.args.is_empty() {
             c.insert(if self.arguments_only { "args" } else { "command" }.into(), self.args.clone().into());
         }
-        let env = self.variables()?;
+        let env = self.variables();
         if !env.is_empty() {
             c.insert("env".into(), env.into());
         }
@@ -189,7 +183,6 @@ impl Arguments {
                 false => c.remove(field),
             };
         }
-        Ok(())
     }
 
     /// Returns a container name that is unused in the pod.
@@ -305,7 +298,7 @@ async fn add_ephemeral(
     c.insert("name".into(), name.as_str().into());
     c.insert("resources".into(), json!({}));
     c.insert("terminationMessagePolicy".into(), "File".into());
-    a.set_fields(&mut c)?;
+    a.set_fields(&mut c);
     if !a.target.is_empty() {
         c.insert("targetContainerName".into(), a.target.as_str().into());
     }
@@ -373,7 +366,7 @@ async fn copy(
         if !a.args.is_empty() && !a.arguments_only {
             c.remove("args");
         }
-        a.set_fields(c)?;
+        a.set_fields(c);
     }
     o.set(&["spec", "containers"], all);
     if at.is_some() {
@@ -405,7 +398,7 @@ async fn on_node(
     c.insert("name".into(), container.into());
     c.insert("resources".into(), json!({}));
     c.insert("terminationMessagePolicy".into(), "File".into());
-    a.set_fields(&mut c)?;
+    a.set_fields(&mut c);
     let v = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": pod, "labels": {"app.kubernetes.io/managed-by": "kubectl-debug"}},

@@ -13,6 +13,7 @@ mod page;
 mod plain;
 pub mod pod;
 pub mod rbac;
+mod related;
 mod service;
 mod sources;
 mod volumes;
@@ -115,7 +116,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let none = found.is_empty();
     let show_events = a.show_events.unwrap_or(found.len() + errors.len() == 1 && !guessed);
     for (n, i) in found.into_iter().enumerate() {
-        match describe_object(k, &i, show_events).await {
+        match describe_object(k, &i, show_events, a.chunk_size).await {
             Ok(text) => {
                 // Objects that match a prefix are described one by one.
                 if n > 0 && !guessed {
@@ -168,10 +169,10 @@ async fn named(k: &mut Kube, mut i: Info) -> Result<Info> {
     Ok(i)
 }
 
-async fn describe_object(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
+async fn describe_object(k: &mut Kube, i: &Info, show_events: bool, chunk_size: i64) -> Result<String> {
     let o = i.object.clone().unwrap_or_default();
-    let events = if show_events { Some(events::about(k, &o).await?) } else { None };
-    let mut p = Page::new(k.shell.zone.clone());
+    let events = if show_events { Some(events::about(k, &o, chunk_size).await?) } else { None };
+    let mut p = Page::new(k.shell.zone.clone(), chunk_size);
     let core = i.resource.group.is_empty();
     match i.resource.kind.as_str() {
         "Pod" if core => pod::describe(&mut p, &o, k.now()),
@@ -240,7 +241,7 @@ mod tests {
         let namespace = o["metadata"]["namespace"].as_str().unwrap();
         let kind = o["kind"].as_str().unwrap();
         let events = format!(
-            "GET /api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3D{namespace}%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3D{uid}"
+            "GET /api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3D{namespace}%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3D{uid}&limit=500"
         );
         let event = json!({"type": "Warning", "reason": "Bad", "message": "it is\n", "count": 3, "firstTimestamp": "2026-11-21T11:00:00Z", "lastTimestamp": "2026-11-21T11:59:00Z", "source": {"component": "kubelet", "host": "n"}});
         let items = if kind == "Pod" { json!([event]) } else { json!([]) };
@@ -275,7 +276,7 @@ mod tests {
             let mut s = server(&format!("GET /api/v1/namespaces/default/{path}"), o);
             let about = |kind: &str, name: &str| {
                 format!(
-                    "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3Ddefault%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3Du"
+                    "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3Ddefault%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3Du&limit=500"
                 )
             };
             let event = json!({"type": bad, "reason": bad, "message": bad, "count": 1, "source": {"component": bad}});
@@ -295,12 +296,48 @@ mod tests {
         for (uid, reason) in [("n", "Starting"), ("u", "RegisteredNode")] {
             let event = json!({"type": "Normal", "reason": reason, "message": "m", "source": {"component": "c"}});
             let path = format!(
-                "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dn%2CinvolvedObject.kind%3DNode%2CinvolvedObject.uid%3D{uid}"
+                "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dn%2CinvolvedObject.kind%3DNode%2CinvolvedObject.uid%3D{uid}&limit=500"
             );
             s = s.on(&path, 200, json!({"items": [event]}));
         }
         let text = snapshot(&s, "describe node n", "").await;
         assert!(text.contains("Starting") && text.contains("RegisteredNode"), "{text}");
+    }
+
+    /// Related objects are listed in pages of `--chunk-size`; what the user may not list is said in the description.
+    #[tokio::test]
+    async fn related_objects_are_listed_in_pages() {
+        let forbidden = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no pods"});
+        let about = |namespace: &str, name: &str, kind: &str, uid: &str| {
+            let scope = match namespace {
+                "" => String::new(),
+                n => format!("involvedObject.namespace%3D{n}%2C"),
+            };
+            format!(
+                "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2C{scope}involvedObject.kind%3D{kind}%2CinvolvedObject.uid%3D{uid}&limit=3"
+            )
+        };
+        let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "uid": "u"}, "spec": {}, "status": {}});
+        let pods_of_node = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn%2Cstatus.phase%21%3DFailed%2Cstatus.phase%21%3DSucceeded&limit=3";
+        let set = json!({"kind": "ReplicaSet", "apiVersion": "apps/v1", "metadata": {"name": "r", "namespace": "default", "uid": "u"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {}}});
+        let pods_of_set = "GET /api/v1/namespaces/default/pods?labelSelector=a%3Db&limit=3";
+        let event =
+            |reason: &str| json!({"type": "Normal", "reason": reason, "message": "m", "source": {"component": "c"}});
+        let first = |next: &str| json!({"metadata": {"continue": next}, "items": [event("First")]});
+        let events = about("default", "r", "ReplicaSet", "u");
+        let s = Server::new()
+            .on("GET /api/v1/nodes/n", 200, node)
+            .on(pods_of_node, 403, forbidden.clone())
+            .on("GET /apis/apps/v1/namespaces/default/replicasets/r", 200, set)
+            .on(pods_of_set, 403, forbidden)
+            .on(&events, 200, first("next"))
+            .on(&format!("{events}&continue=next"), 200, json!({"items": [event("Second")]}));
+        let page = snapshot(&s, "describe node n --chunk-size=3", "").await;
+        assert!(page.contains("\nPods:") && page.contains("not authorized\n"), "{page}");
+        assert!(s.requests().contains(&about("", "n", "Node", "n")), "{:?}", s.requests());
+        let page = snapshot(&s, "describe rs r --chunk-size=3", "").await;
+        assert!(page.contains("error in fetching pods: no pods\n"), "{page}");
+        assert!(page.contains("First") && page.contains("Second"), "{page}");
     }
 
     #[tokio::test]

@@ -116,6 +116,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         for i in found? {
             match i {
                 Ok(i) => all.push(Target::Named(i)),
+                // As in upstream, beside tables the error has no prefix.
+                Err(Error::Text(t)) if output.is_human() => errors.push(Error::Bare(t)),
                 Err(e) => errors.push(e),
             }
         }
@@ -133,7 +135,14 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             None => interruptible(watch::run(&a, k, output, all)).await,
             Some(limit) => {
                 let watches_after_the_list = interruptible(watch::run(&a, k, output, all));
-                tokio::time::timeout(limit, watches_after_the_list).await.unwrap_or(Ok(()))
+                let ended = tokio::time::timeout(limit, watches_after_the_list).await;
+                if ended.is_err() && k.global.verbosity >= 5 {
+                    let head = client::log::head('I', k.now(), &k.shell.zone, "streamwatcher.go:123");
+                    let cause =
+                        "net/http: request canceled (Client.Timeout or context cancellation while reading body)";
+                    k.warn(format!("{head}\"Unable to decode an event from the watch stream\" err={cause:?}"));
+                }
+                ended.unwrap_or(Ok(()))
             }
         };
     }
@@ -205,6 +214,7 @@ mod tests {
             .on(PODS, 200, table(&[("web", "Running"), ("a-longer-one", "Pending")]))
             .on("GET /api/v1/namespaces/default/services?limit=500", 200, table(&[("web", "ClusterIP")]))
             .on("GET /apis/apps/v1/namespaces/default/deployments?limit=500", 200, table(&[]))
+            .on("GET /api/v1/nodes?limit=500", 200, table(&[]))
             .on("GET /api/v1/namespaces/default/pods/web", 200, table(&[("web", "Running")]))
             .on("GET /api/v1/pods?limit=500", 200, table(&[("web", "Running")]));
         for (line, expected) in [
@@ -220,6 +230,7 @@ mod tests {
                 "NAME               STATUS\npod/web            Running\npod/a-longer-one   Pending\n\nNAME          STATUS\nservice/web   ClusterIP\n",
             ),
             ("get deploy", "! No resources found in default namespace.\n"),
+            ("get deploy,nodes", "! No resources found\n"),
             (
                 "get pod web nope",
                 "NAME   STATUS\nweb    Running\n! Error from server (NotFound): pods \"nope\" not found\nexit 1\n",
@@ -310,6 +321,17 @@ mod tests {
             ("get cm a -o custom-columns=A:.a[1:".into(), "A\n! error: unterminated array\nexit 1\n"),
         ] {
             assert_eq!(snapshot(&s, &line, "").await, expected, "{line}");
+        }
+    }
+
+    /// Errors of files are printed without prefix beside tables, and with it beside documents.
+    #[tokio::test]
+    async fn reports_files_that_are_no_objects() {
+        let why =
+            "unable to decode \"STDIN\": json: cannot unmarshal string into Go value of type unstructured.detector";
+        for (line, prefix) in [("get -f -", ""), ("get -f - -o yaml", "error: ")] {
+            let text = snapshot(&Server::new(), line, "word").await;
+            assert!(text.ends_with(&format!("! {prefix}{why}\nexit 1\n")), "{line}: {text}");
         }
     }
 

@@ -150,7 +150,8 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         }
         return Ok(());
     }
-    if streams.len() > a.max_log_requests {
+    // As in upstream, the limit only concerns several streams.
+    if streams.len() > 1 && streams.len() > a.max_log_requests {
         return text(format!(
             "you are attempting to follow {} log streams, but maximum allowed concurrency is {}, use --max-log-requests to increase the limit",
             streams.len(),

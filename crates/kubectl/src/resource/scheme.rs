@@ -12,10 +12,21 @@ pub const CLIENT_GO: &str = "k8s.io/client-go/kubernetes/scheme/register.go:82";
 /// Groups whose types belong to neither scheme.
 const OTHER_LIBRARIES: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
 
+/// Versions whose types both schemes still have, although no server serves them.
+const UNSERVED: [(&str, &str); 2] =
+    [("rbac.authorization.k8s.io", "v1alpha1"), ("rbac.authorization.k8s.io", "v1beta1")];
+
+/// Whether the types of a version that is not served any more include the kind.
+fn unserved(gvk: &Gvk) -> bool {
+    UNSERVED.contains(&(gvk.group.as_str(), gvk.version.as_str()))
+        && kinds::catalog().schema_of(&Gvk::new(&gvk.group, "v1", &gvk.kind)).is_some()
+}
+
 /// Checks whether a scheme has a kind. Without a scheme every kind is accepted.
 pub fn knows(scheme: Option<&str>, gvk: &Gvk) -> Result<(), String> {
     let Some(scheme) = scheme else { return Ok(()) };
-    if !OTHER_LIBRARIES.contains(&gvk.group.as_str()) && kinds::catalog().schema_of(gvk).is_some() {
+    let known = kinds::catalog().schema_of(gvk).is_some() || unserved(gvk);
+    if known && !OTHER_LIBRARIES.contains(&gvk.group.as_str()) {
         return Ok(());
     }
     Err(format!("no kind {:?} is registered for version {:?} in scheme {scheme:?}", gvk.kind, gvk.api_version()))

@@ -373,6 +373,19 @@ mod tests {
         }
     }
 
+    /// Old versions are refused by name, not as unknown kinds.
+    #[tokio::test]
+    async fn refuses_old_versions() {
+        for (version, refused) in [
+            ("v1beta1", "error: only rbac.authorization.k8s.io/v1 is supported: not *v1beta1.Role"),
+            ("v2", "no kind \"Role\" is registered for version \"rbac.authorization.k8s.io/v2\""),
+        ] {
+            let file = format!("apiVersion: rbac.authorization.k8s.io/{version}\nkind: Role\nmetadata: {{name: r}}\n");
+            let text = snapshot(&Server::new(), "auth reconcile -f -", &file).await;
+            assert!(text.contains(refused) && text.ends_with("exit 1\n"), "{text}");
+        }
+    }
+
     #[tokio::test]
     async fn recreates_a_binding_to_another_role() {
         let file = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: r}\nroleRef: {kind: ClusterRole, name: new, apiGroup: rbac.authorization.k8s.io}\nsubjects: [{kind: User, name: u}]\n";

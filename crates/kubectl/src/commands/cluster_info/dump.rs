@@ -56,7 +56,8 @@ impl Sink<'_> {
         let path = Path::new(self.directory).join(format!("{name}{extension}"));
         let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os_message(&e)));
         if let Some(parent) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(wrong)?;
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
+            made.map_err(|e| Error::Text(format!("mkdir {}: {}", parent.display(), os_message(&e))))?;
         }
         let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
         std::io::Write::write_all(&mut file.map_err(wrong)?, content.as_bytes()).map_err(wrong)
@@ -79,6 +80,9 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
         ..a.print.clone()
     };
     let output = Output::parse(&flags, Formats::Objects, true)?;
+    if matches!(output, Output::Name) {
+        return text("list types are not supported by name printing: *v1.NodeList");
+    }
     let extension = match flags.output.as_str() {
         "json" => ".json",
         "yaml" => ".yaml",
@@ -177,6 +181,9 @@ mod tests {
             "==== START logs for container c of pod n/p ====\nhello\n==== END logs for container c of pod n/p ====\n"
         );
         assert!(read("nodes.json").contains("\"kind\": \"NodeList\""));
+        let (code, out, err) = run_with(&s, &["cluster-info", "dump", "--namespaces=n", "-o", "name"], "").await;
+        let lists = "error: list types are not supported by name printing: *v1.NodeList\n";
+        assert_eq!((code, out.as_str(), err.as_str()), (1, "", lists));
         let (code, out, _) = run_with(&s, &["cluster-info", "dump", "--namespaces=n", "-o", "yaml"], "").await;
         assert!(code == 0 && out.contains("kind: DeploymentList\n") && out.ends_with(" ====\n"), "{out}");
     }

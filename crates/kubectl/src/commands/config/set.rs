@@ -260,7 +260,9 @@ impl Credentials {
                 None => env.push(json!({"name": n, "value": v})),
             }
         }
-        x["env"] = if env.is_empty() { Value::Null } else { env.into() };
+        if !env.is_empty() || x["env"].is_array() {
+            x["env"] = env.into();
+        }
         Ok(())
     }
 }

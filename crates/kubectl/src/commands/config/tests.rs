@@ -35,6 +35,8 @@ async fn adds_changes_and_removes_entries() {
                 "config set-credentials x --exec-command=cmd --exec-arg=a,b --exec-env=K=V --exec-api-version=v1",
                 "User \"x\" set.\n",
             ),
+            ("config set-credentials z --exec-command=cmd --exec-env=K=V", "User \"z\" set.\n"),
+            ("config set-credentials z --exec-env=K-", "User \"z\" set.\n"),
             ("config set-context k --cluster=c --user=u --namespace=n", "Context \"k\" created.\n"),
             ("config set-context k --namespace=", "Context \"k\" modified.\n"),
             ("config use-context k", "Switched to context \"k\".\n"),
@@ -51,13 +53,13 @@ async fn adds_changes_and_removes_entries() {
             ("config unset users.u.password", "Property \"users.u.password\" unset.\n"),
             ("config delete-cluster c", "deleted cluster c from D/a\n"),
             ("config get-clusters", "NAME\na.b\ne\n"),
-            ("config get-users", "NAME\nu\nx\n"),
+            ("config get-users", "NAME\nu\nx\nz\n"),
         ],
     )
     .await;
     assert_eq!(
         left,
-        "apiVersion: v1\nclusters:\n- cluster:\n    server: https://y\n  name: a.b\n- cluster:\n    certificate-authority-data: UEVN\n    server: \"\"\n  name: e\ncontexts:\n- context:\n    cluster: e\n    namespace: m\n    user: u\n  name: k2\ncurrent-context: k2\nkind: Config\nusers:\n- name: u\n  user:\n    username: \"n\"\n- name: x\n  user:\n    exec:\n      apiVersion: v1\n      args:\n      - a\n      - b\n      command: cmd\n      env:\n      - name: K\n        value: V\n      provideClusterInfo: false\n"
+        "apiVersion: v1\nclusters:\n- cluster:\n    server: https://y\n  name: a.b\n- cluster:\n    certificate-authority-data: UEVN\n    server: \"\"\n  name: e\ncontexts:\n- context:\n    cluster: e\n    namespace: m\n    user: u\n  name: k2\ncurrent-context: k2\nkind: Config\nusers:\n- name: u\n  user:\n    username: \"n\"\n- name: x\n  user:\n    exec:\n      apiVersion: v1\n      args:\n      - a\n      - b\n      command: cmd\n      env:\n      - name: K\n        value: V\n      provideClusterInfo: false\n- name: z\n  user:\n    exec:\n      args: null\n      command: cmd\n      env: []\n      provideClusterInfo: false\n"
     );
 }
 

@@ -172,10 +172,18 @@ pub struct ClusterRole {
     #[arg(long = "non-resource-url", value_delimiter = ',')]
     pub non_resource_url: Vec<String>,
     /// Labels KEY=VALUE of the roles to aggregate.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = pair)]
     pub aggregation_rule: Vec<String>,
     #[command(flatten)]
     pub write: WriteFlags,
+}
+
+/// Checks that the value of a flag is a pair of two texts, and returns it unchanged.
+fn pair(s: &str) -> std::result::Result<String, String> {
+    match s.contains('=') {
+        true => Ok(s.to_owned()),
+        false => Err("malformed pair, expect string=string".into()),
+    }
 }
 
 impl Generator for ClusterRole {
@@ -201,13 +209,8 @@ impl Generator for ClusterRole {
                     "aggregation rule must be specified without nonResourceURLs, verbs, resources or resourceNames",
                 );
             }
-            let mut labels = Map::new();
-            for l in &self.aggregation_rule {
-                let Some((k, v)) = l.split_once('=') else {
-                    return text(format!("{l} must be formatted as key=value"));
-                };
-                labels.insert(k.to_owned(), v.into());
-            }
+            let pairs = self.aggregation_rule.iter().filter_map(|l| l.split_once('='));
+            let labels: Map<String, Value> = pairs.map(|(k, v)| (k.to_owned(), v.into())).collect();
             o["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": labels}]});
             o["rules"] = Value::Null;
             return Ok(o);
@@ -358,6 +361,10 @@ mod tests {
             (
                 "create clusterrole r --verb=get --aggregation-rule=a=b --dry-run=client",
                 "! error: aggregation rule must be specified without nonResourceURLs, verbs, resources or resourceNames\nexit 1\n",
+            ),
+            (
+                "create clusterrole r --aggregation-rule=a",
+                "! error: invalid argument \"a\" for \"--aggregation-rule\" flag: malformed pair, expect string=string\n! See 'kubectl create clusterrole --help' for usage.\nexit 1\n",
             ),
             ("create rolebinding b --role=r --group=a,b --dry-run=client -o jsonpath={.subjects[*].name}", "a,b"),
             ("create token t --duration=-1s", "! error: --duration must be greater than or equal to 0\nexit 1\n"),

@@ -1,18 +1,18 @@
 //! The events of an object.
 
 use super::page::Page;
+use super::related;
 use crate::error::Result;
 use crate::kube::Kube;
 use crate::printer::table::age;
-use client::ListOptions;
+use crate::resource::select::Selection;
 use meta::{Object, Value};
 
 /// The annotation of a mirror pod with the UID of its static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Returns the events of an object, sorted by time.
-pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
-    let Ok(resource) = k.resource("events").await else { return Ok(Vec::new()) };
+pub async fn about(k: &mut Kube, o: &Object, chunk_size: i64) -> Result<Vec<Object>> {
     let namespace = if o.namespace().is_empty() { "default" } else { o.namespace() };
     let mut fields = format!("involvedObject.name={}", o.name());
     if !o.namespace().is_empty() {
@@ -24,13 +24,12 @@ pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
         // Those of a static pod are not about its mirror pod.
         _ => vec![o.annotation(MIRROR).unwrap_or(o.uid())],
     };
-    let api = k.api(&resource, namespace).await?;
     let mut all = Vec::new();
     for uid in uids {
-        let field_selector = format!("{fields},involvedObject.kind={},involvedObject.uid={uid}", o.kind());
+        let fields = format!("{fields},involvedObject.kind={},involvedObject.uid={uid}", o.kind());
         // Without permission to read events, the object is still described.
-        let found = api.list(&ListOptions { field_selector, ..ListOptions::default() }).await;
-        all.extend(found.into_iter().flat_map(|list| list.items));
+        let selection = Selection { fields: &fields, page: Some(chunk_size), ..Selection::default() };
+        all.extend(related::objects(k, "events", namespace, &selection).await.unwrap_or_default());
     }
     all.sort_by_key(last);
     Ok(all)

@@ -1,12 +1,13 @@
 //! Describes nodes.
 
 use super::page::{Page, list, pairs, show};
+use super::related;
 use crate::error::Result;
 use crate::kube::Kube;
 use crate::printer::table::age;
 use crate::resource::Collection;
 use crate::resource::select::{Selection, list as list_objects};
-use meta::{Object, Quantity, Value};
+use meta::{Object, Quantity, Reason, Value};
 use std::collections::BTreeMap;
 
 pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
@@ -186,10 +187,15 @@ fn pod_amounts(o: &Object, field: &str) -> Amounts {
 }
 
 async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    let resource = k.resource("pods").await?;
     let fields = format!("spec.nodeName={},status.phase!=Failed,status.phase!=Succeeded", o.name());
-    let c = Collection { resource, namespace: String::new() };
-    let all = list_objects(k, &c, &Selection { fields: &fields, ..Selection::default() }).await?;
+    let selection = Selection { fields: &fields, page: Some(p.chunk_size), ..Selection::default() };
+    let all = match related::objects(k, "pods", "", &selection).await {
+        Err(e) if e.status().is_some_and(|s| s.is(Reason::Forbidden)) => {
+            p.field("Pods", "not authorized");
+            return Ok(());
+        }
+        other => other?,
+    };
     let allocatable = o.at(&["status", "allocatable"]).or_else(|| o.at(&["status", "capacity"]));
     let share = |name: &str, q: Option<&Quantity>| {
         let have = allocatable.and_then(|a| a[name].as_str()).and_then(|t| Quantity::parse(t).ok());
@@ -203,16 +209,14 @@ async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.field("Non-terminated Pods", format!("({} in total)", all.len()));
     p.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge\n  ---------\t----\t\t------------\t----------\t---------------\t-------------\t---");
     let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
-    for i in &all {
-        let none = Object::default();
-        let pod = i.object.as_ref().unwrap_or(&none);
+    for pod in &all {
         let (r, l) = (pod_amounts(pod, "requests"), pod_amounts(pod, "limits"));
         p.line(
             1,
             format!(
                 "{}\t{}\t\t{}\t{}\t{}\t{}\t{}",
-                i.namespace,
-                i.name,
+                pod.namespace(),
+                pod.name(),
                 share("cpu", r.get("cpu")),
                 share("cpu", l.get("cpu")),
                 share("memory", r.get("memory")),

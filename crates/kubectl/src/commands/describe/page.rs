@@ -15,11 +15,13 @@ pub struct Page {
     pub text: String,
     /// The time zone of printed times.
     pub zone: TimeZone,
+    /// The page size of lists of related objects: `--chunk-size`.
+    pub chunk_size: i64,
 }
 
 impl Page {
-    pub fn new(zone: TimeZone) -> Self {
-        Self { text: String::new(), zone }
+    pub fn new(zone: TimeZone, chunk_size: i64) -> Self {
+        Self { text: String::new(), zone, chunk_size }
     }
 
     /// Writes a line at an indentation level.
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn prints_times_in_the_time_zone() {
-        let time = |zone: TimeZone, t: &str| Page::new(zone).time(t);
+        let time = |zone: TimeZone, t: &str| Page::new(zone, 0).time(t);
         let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
         assert_eq!(time(tokyo, "2026-11-21T20:00:00Z"), "Sun, 22 Nov 2026 05:00:00 +0900");
         assert_eq!(time(TimeZone::UTC, "2026-11-21T20:00:00Z"), "Sat, 21 Nov 2026 20:00:00 +0000");

@@ -1,8 +1,10 @@
 //! Describes config maps, secrets and namespaces.
 
 use super::page::{Page, list, pairs, show};
+use super::related;
 use crate::error::Result;
 use crate::kube::Kube;
+use crate::resource::select::Selection;
 use base64::Engine as _;
 use meta::{Object, Value};
 
@@ -42,9 +44,13 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.field("Name", o.name());
     p.metadata(o);
     p.field("Status", o.str_at(&["status", "phase"]).unwrap_or_default());
+    let selection = Selection { page: Some(p.chunk_size), ..Selection::default() };
     let mut all = async |word: &str| -> Result<Vec<Object>> {
-        let Ok(r) = k.resource(word).await else { return Ok(Vec::new()) };
-        Ok(k.api(&r, o.name()).await?.list(&client::ListOptions::default()).await.map(|l| l.items).unwrap_or_default())
+        match k.resource(word).await {
+            Ok(_) => related::objects(k, word, o.name(), &selection).await,
+            // The server lacks the type.
+            Err(_) => Ok(Vec::new()),
+        }
     };
     let (quotas, limits) = (all("resourcequotas").await?, all("limitranges").await?);
     if quotas.is_empty() {

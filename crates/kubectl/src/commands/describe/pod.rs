@@ -408,7 +408,7 @@ fn probe(v: &Value) -> String {
 
 /// Writes a pod template for workloads and `rollout history`.
 pub fn template(out: &mut String, t: &Value) {
-    let mut p = Page { text: std::mem::take(out), zone: jiff::tz::TimeZone::UTC };
+    let mut p = Page { text: std::mem::take(out), zone: jiff::tz::TimeZone::UTC, chunk_size: 0 };
     // Titles contain their own indent, and the following lines have none, as in upstream.
     p.labels(0, "  Labels", t["metadata"].get("labels"));
     if t["metadata"]["annotations"].as_object().is_some_and(|a| !a.is_empty()) {

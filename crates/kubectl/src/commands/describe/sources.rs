@@ -327,7 +327,7 @@ fn template(p: &mut Page, level: usize, v: &Value) {
     let (metadata, spec) = (&v["metadata"], &v["spec"]);
     p.at(level, "StorageClass", storage_class(Some(metadata), Some(spec)));
     let metadata = |p: &mut Page| {
-        let (mut own, pad) = (Page::new(p.zone.clone()), "  ".repeat(level));
+        let (mut own, pad) = (Page::new(p.zone.clone(), p.chunk_size), "  ".repeat(level));
         own.labels(0, "Labels", metadata.get("labels"));
         own.annotations(0, "Annotations", metadata.get("annotations"));
         // Upstream indents the values as well.

@@ -2,9 +2,10 @@
 
 use super::claim_spec::{claim_spec, storage_class};
 use super::page::{Page, list, show};
+use super::related;
 use crate::error::Result;
 use crate::kube::Kube;
-use client::ListOptions;
+use crate::resource::select::Selection;
 use jiff::Timestamp;
 use meta::{Object, Value};
 
@@ -58,7 +59,7 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         modes(o.at(&["status", "accessModes"])),
     ];
     claim_spec(p, 0, o.get("spec").unwrap_or(&Value::Null), metadata, has);
-    let users = users(k, o).await?;
+    let users = users(k, o, p.chunk_size).await?;
     p.many(0, "Used By", &users);
     let conditions = list(o.at(&["status", "conditions"]));
     if !conditions.is_empty() {
@@ -75,10 +76,9 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 }
 
 /// Returns the names of pods that mount a claim.
-async fn users(k: &mut Kube, o: &Object) -> Result<Vec<String>> {
-    let pods = k.resource("pods").await?;
-    let pods =
-        k.api(&pods, o.namespace()).await?.list(&ListOptions::default()).await.map(|l| l.items).unwrap_or_default();
+async fn users(k: &mut Kube, o: &Object, chunk_size: i64) -> Result<Vec<String>> {
+    let selection = Selection { page: Some(chunk_size), ..Selection::default() };
+    let pods = related::objects(k, "pods", o.namespace(), &selection).await?;
     let uses = |p: &&Object| {
         list(p.at(&["spec", "volumes"])).iter().any(|v| {
             v["persistentVolumeClaim"]["claimName"] == *o.name()

@@ -1,11 +1,12 @@
 //! Describes deployments, replica sets, daemon sets, stateful sets, jobs and cron jobs.
 
 use super::page::{Page, list, selector, show};
-use crate::commands::pods::by_labels;
+use super::related;
 use crate::commands::rollout::history::revisions;
 use crate::error::Result;
 use crate::kube::Kube;
 use crate::resource::Info;
+use crate::resource::select::Selection;
 use meta::{Object, Value};
 
 /// The annotation that named the storage class of a claim before the field existed.
@@ -74,10 +75,17 @@ pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Res
 }
 
 async fn pods_status(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    let pods = by_labels(k, o.namespace(), &selector(o.at(&["spec", "selector"]))).await?;
+    let labels = selector(o.at(&["spec", "selector"]));
+    let selection = Selection { labels: &labels, page: Some(p.chunk_size), ..Selection::default() };
+    let pods = match related::objects(k, "pods", o.namespace(), &selection).await {
+        Err(e) if o.kind() == "ReplicaSet" => {
+            p.field("Pods Status", format!("error in fetching pods: {e}"));
+            return Ok(());
+        }
+        other => other?,
+    };
     let phase = |expected: &str| {
         pods.iter()
-            .filter_map(|i| i.object.as_ref())
             .filter(|q| q.controller_of().is_some_and(|c| c.uid == o.uid()))
             .filter(|q| q.str_at(&["status", "phase"]).unwrap_or_default() == expected)
             .count()

@@ -20,7 +20,7 @@ pub struct Show<'a> {
     a: &'a Arguments,
     pub table: table::Options,
     namespace: String,
-    namespaced: bool,
+    all_namespaced: bool,
     single: bool,
 }
 
@@ -32,11 +32,7 @@ struct Group {
 
 impl<'a> Show<'a> {
     pub fn new(a: &'a Arguments, k: &mut Kube, all: &[Target]) -> Result<Self> {
-        let resource_of = |t: &Target| match t {
-            Target::Named(i) => i.resource.clone(),
-            Target::All(c) => c.resource.clone(),
-        };
-        let mut resources: Vec<Arc<Resource>> = all.iter().map(resource_of).collect();
+        let mut resources: Vec<Arc<Resource>> = all.iter().map(|t| t.resource().clone()).collect();
         resources.dedup();
         let namespaced = resources.iter().any(|r| r.namespaced);
         Ok(Self {
@@ -50,7 +46,7 @@ impl<'a> Show<'a> {
                 label_columns: a.label_columns.clone(),
             },
             namespace: k.namespace()?.0,
-            namespaced,
+            all_namespaced: resources.iter().all(|r| r.namespaced),
             single: match a.files.is_empty() {
                 true => matches!(all, [Target::Named(_)]),
                 false => a.files.is_one(),
@@ -71,10 +67,7 @@ impl<'a> Show<'a> {
         let mut groups: Vec<Group> = Vec::new();
         let several = all.len() > 1;
         for t in all {
-            let resource = match &t {
-                Target::Named(i) => i.resource.clone(),
-                Target::All(c) => c.resource.clone(),
-            };
+            let resource = t.resource().clone();
             let table = match t {
                 Target::Named(i) => self.named_table(k, &i).await,
                 Target::All(c) => self.collection_table(k, &c).await,
@@ -126,7 +119,7 @@ impl<'a> Show<'a> {
     }
 
     fn nothing(&self, k: &Kube) {
-        if self.namespaced && !self.a.all_namespaces {
+        if self.all_namespaced && !self.a.all_namespaces {
             k.warn(format!("No resources found in {} namespace.", self.namespace));
         } else {
             k.warn("No resources found");
@@ -146,7 +139,7 @@ impl<'a> Show<'a> {
         if self.a.server_print { TABLE } else { JSON }
     }
 
-    async fn named_table(&self, k: &mut Kube, i: &Info) -> Result<Value> {
+    pub async fn named_table(&self, k: &mut Kube, i: &Info) -> Result<Value> {
         if i.name.is_empty()
             && let Some(o) = &i.object
         {
@@ -220,7 +213,7 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
+    pub async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
         // A single document fails with its error, others with a list of errors.
         i.check_namespace().map_err(|e| if self.single { e } else { bare(e) })?;
         let api = k.api(&i.resource, &i.namespace).await?;
