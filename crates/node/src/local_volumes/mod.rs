@@ -100,7 +100,7 @@ impl LocalVolumes {
     }
 
     fn place(&self, pod: &str, name: &str) -> PathBuf {
-        self.pods.join(pod).join("volumes").join(TYPE_DIRECTORY).join(name)
+        place_of(&self.pods, pod, name)
     }
 
     async fn lock(&self, key: String) -> OwnedMutexGuard<()> {
@@ -124,10 +124,14 @@ impl LocalVolumes {
         let _guard = self.lock(volume.name.clone()).await;
         let source = volume.source().await?;
         let place = self.place(pod, &volume.name);
+        // A directory without options is used where it is. Everything else a pod has only once it is mounted for it.
+        let is_mounted_for_pods = matches!(source, Source::Device(_)) || !volume.mount_options.is_empty();
         let (pods, own, name, at) = (self.pods.clone(), pod.to_owned(), volume.name.clone(), place.clone());
         let (is_shared, is_bound) = blocking(move || {
             make_directory(&at)?;
-            let is_shared = users(&pods, &name).iter().any(|other| *other != own);
+            let others = users(&pods, &name).into_iter().filter(|other| *other != own);
+            let mut places = others.map(|other| place_of(&pods, &other, &name));
+            let is_shared = places.any(|place| !is_mounted_for_pods || is_mounted(&place));
             Ok::<_, Error>((is_shared, is_mounted(&at)))
         })
         .await?;
@@ -214,9 +218,13 @@ impl LocalVolumes {
     }
 }
 
+fn place_of(pods: &Path, pod: &str, name: &str) -> PathBuf {
+    pods.join(pod).join("volumes").join(TYPE_DIRECTORY).join(name)
+}
+
 /// The pods that have a volume, or may have it.
 fn users(pods: &Path, name: &str) -> BTreeSet<String> {
-    let has = |pod: &String| pods.join(pod).join("volumes").join(TYPE_DIRECTORY).join(name).exists();
+    let has = |pod: &String| place_of(pods, pod, name).exists();
     names(pods).into_iter().filter(has).collect()
 }
 
