@@ -15,7 +15,7 @@ pub use trees::{disk_usage, each_directory, give_to_group, remove_directories, r
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -119,6 +119,13 @@ impl Directory {
         let file =
             File::from(self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())?);
         regular(file)
+    }
+
+    /// Like [`Directory::read`], but opens nothing else: opening a device can do something. Needs `/proc`.
+    pub fn read_regular(&self, path: &Path) -> io::Result<File> {
+        let found = File::from(self.resolve(path)?);
+        let found = regular(found)?;
+        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
     }
 
     /// Opens a directory below, with the same rules.

@@ -1,6 +1,7 @@
 //! Allocates devices on a node for resource claims (upstream `structured/allocator.go`). Pure.
 //!
-//! Devices are tried in the order of their pools and slices, with backtracking; the number of steps is limited.
+//! Devices are tried in the order of their pools and slices, with backtracking. The number of steps and the time are limited: users write
+//! the requests and their selectors.
 
 use crate::capacity::{Amounts, InUse, consumed, suffices};
 use crate::cluster::NodeEntry;
@@ -11,6 +12,7 @@ use placement::{EXCLUDING, Taint, Toleration, untolerated};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use tokio::time::Instant;
 
 /// The most devices that are tried for the claims of a pod on a node.
 const MOST_STEPS: usize = 50_000;
@@ -18,6 +20,7 @@ const MOST_STEPS: usize = 50_000;
 const MOST_DEVICES: usize = 32;
 
 /// A request, or a subrequest that stands for it.
+#[derive(Clone)]
 struct Request<'a> {
     /// The name in results: `request`, or `request/subrequest`.
     name: String,
@@ -25,6 +28,37 @@ struct Request<'a> {
     parent: &'a str,
     class: &'a str,
     value: &'a Value,
+}
+
+/// One of the ways to meet a request.
+struct Alternative<'a> {
+    request: Request<'a>,
+    /// The devices that it may have, and how many it needs; none if that is not known yet.
+    suitable: Option<(Vec<Offered<'a>>, usize)>,
+}
+
+impl<'a> Alternative<'a> {
+    fn of_request(request: &'a Value) -> Vec<Self> {
+        let parent = text(request, "name");
+        let alternative = |value: &'a Value| {
+            let name = match text(value, "name") {
+                "" => parent.to_owned(),
+                sub => format!("{parent}/{sub}"),
+            };
+            let request = Request { name, parent, class: text(value, "deviceClassName"), value };
+            Self { request, suitable: None }
+        };
+        let first: Vec<Self> = list(request, "firstAvailable").map(alternative).collect();
+        if first.is_empty() { vec![alternative(&request["exactly"])] } else { first }
+    }
+
+    fn is_hopeless(&self) -> bool {
+        self.suitable.as_ref().is_some_and(|(devices, _)| devices.is_empty())
+    }
+
+    fn devices(&self) -> (&[Offered<'a>], usize) {
+        self.suitable.as_ref().map_or((&[], 0), |(devices, count)| (devices, *count))
+    }
 }
 
 /// A device for a request.
@@ -61,11 +95,13 @@ pub struct Offer<'a> {
     devices: &'a Devices,
     /// What others get whose claims do not show it yet.
     reserved: InUse,
+    /// When the search ends.
+    until: Option<Instant>,
 }
 
 impl<'a> Offer<'a> {
-    pub fn new(devices: &'a Devices, reserved: InUse) -> Self {
-        Self { devices, reserved }
+    pub fn new(devices: &'a Devices, reserved: InUse, until: Option<Instant>) -> Self {
+        Self { devices, reserved, until }
     }
 }
 
@@ -99,6 +135,19 @@ fn attribute<'a>(device: &Offered<'a>, name: &str) -> Option<&'a Value> {
 
 /// The requests of a claim, and the devices that they get.
 type Met<'a> = (Vec<Request<'a>>, Vec<Chosen<'a>>);
+
+/// Why the search for devices failed, other than for lack of them.
+#[derive(Debug)]
+pub enum AllocationError {
+    Selector(SelectorError),
+    TimedOut,
+}
+
+impl From<SelectorError> for AllocationError {
+    fn from(e: SelectorError) -> Self {
+        Self::Selector(e)
+    }
+}
 
 /// A selector whose evaluation failed for a device.
 #[derive(Debug)]
@@ -149,10 +198,13 @@ impl<'a> Allocator<'a> {
 
     /// The allocations of claims, in their order. None if the devices do not suffice.
     /// Errors if a selector fails, whatever else there is: its claim or class is wrong.
-    pub fn allocate(&mut self, claims: &[&'a DeviceClaimInfo]) -> Result<Option<Vec<Value>>, SelectorError> {
+    pub fn allocate(&mut self, claims: &[&'a DeviceClaimInfo]) -> Result<Option<Vec<Value>>, AllocationError> {
         let mut allocations = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
-            let found = self.claim(claim).map_err(|e| SelectorError { claim: index, ..e })?;
+            let found = self.claim(claim).map_err(|e| match e {
+                AllocationError::Selector(e) => SelectorError { claim: index, ..e }.into(),
+                AllocationError::TimedOut => AllocationError::TimedOut,
+            })?;
             let Some((requests, chosen)) = found else { return Ok(None) };
             for c in chosen.iter().filter(|c| requests[c.request].value["adminAccess"] != true) {
                 match &c.share {
@@ -166,74 +218,98 @@ impl<'a> Allocator<'a> {
     }
 
     /// The devices of one claim: the first alternatives of its requests that can be met together.
-    fn claim(&mut self, claim: &'a DeviceClaimInfo) -> Result<Option<Met<'a>>, SelectorError> {
-        let mut alternatives: Vec<Vec<&'a Value>> = Vec::new();
-        let requests: Vec<&'a Value> = list(&claim.devices, "requests").collect();
-        for request in &requests {
-            let first: Vec<&Value> = list(request, "firstAvailable").collect();
-            alternatives.push(if first.is_empty() { vec![&request["exactly"]] } else { first });
-        }
-        let mut choice = vec![0; alternatives.len()];
+    fn claim(&mut self, claim: &'a DeviceClaimInfo) -> Result<Option<Met<'a>>, AllocationError> {
+        let mut requests: Vec<Vec<Alternative<'a>>> =
+            list(&claim.devices, "requests").map(Alternative::of_request).collect();
+        let mut choice = vec![0; requests.len()];
         loop {
-            let chosen: Vec<Request<'a>> = requests
-                .iter()
-                .zip(alternatives.iter().zip(&choice))
-                .map(|(request, (all, i))| {
-                    let (parent, value) = (text(request, "name"), all[*i]);
-                    let name = match text(value, "name") {
-                        "" => parent.to_owned(),
-                        sub => format!("{parent}/{sub}"),
-                    };
-                    Request { name, parent, class: text(value, "deviceClassName"), value }
-                })
-                .collect();
-            if let Some(devices) = self.meet(claim, &chosen)? {
-                return Ok(Some((chosen, devices)));
-            }
-            // The next combination: later requests change first.
-            let next = (0..choice.len()).rev().find(|i| choice[*i] + 1 < alternatives[*i].len());
+            self.check_time()?;
+            // The next combination: later requests change first. One that can have no device has to change itself, or those before it.
+            let last = match self.without_devices(&mut requests, &choice)? {
+                Some(request) if requests[request].iter().all(Alternative::is_hopeless) => return Ok(None),
+                Some(request) => request + 1,
+                None => {
+                    let chosen = requests.iter().zip(&choice).map(|(all, i)| &all[*i]);
+                    let (chosen, suitable) = chosen.map(|a| (a.request.clone(), a.devices())).unzip();
+                    if let Some(devices) = self.meet(claim, &chosen, &suitable) {
+                        return Ok(Some((chosen, devices)));
+                    }
+                    choice.len()
+                }
+            };
+            let next = (0..last).rev().find(|i| choice[*i] + 1 < requests[*i].len());
             let Some(next) = next else { return Ok(None) };
             choice[next] += 1;
             choice[next + 1..].fill(0);
+            self.steps += 1;
             if self.steps > MOST_STEPS {
                 return Ok(None);
             }
         }
     }
 
+    /// The first request for whose chosen alternative there is no device, whatever the others get. Selectors are evaluated once.
+    fn without_devices(
+        &self,
+        requests: &mut [Vec<Alternative<'a>>],
+        choice: &[usize],
+    ) -> Result<Option<usize>, AllocationError> {
+        for (i, (all, chosen)) in requests.iter_mut().zip(choice).enumerate() {
+            let alternative = &mut all[*chosen];
+            if alternative.suitable.is_none() {
+                alternative.suitable = Some(self.suitable(&alternative.request)?);
+            }
+            if alternative.is_hopeless() {
+                return Ok(Some(i));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The devices that a request may have, and how many it needs. Without devices, it cannot be met.
+    fn suitable(&self, request: &Request<'a>) -> Result<(Vec<Offered<'a>>, usize), AllocationError> {
+        let none = (Vec::new(), 0);
+        let Some(class) = self.offer.devices.class(request.class) else { return Ok(none) };
+        let mut fit: Vec<Offered<'a>> = Vec::new();
+        for device in &self.offered {
+            self.check_time()?;
+            if self.suits(device, class, request)? {
+                fit.push(*device);
+            }
+        }
+        if text(request.value, "allocationMode") != "All" {
+            return Ok((fit, request.value["count"].as_u64().map_or(1, |n| n as usize)));
+        }
+        // Devices that are in use, or of an incomplete pool, cannot be left out.
+        if fit.iter().any(|d| !d.complete) {
+            return Ok(none);
+        }
+        fit.retain(|d| self.share(d, request, &[]).is_some());
+        let count = fit.len();
+        Ok((fit, count))
+    }
+
     fn meet(
         &mut self,
         claim: &'a DeviceClaimInfo,
-        requests: &[Request<'a>],
-    ) -> Result<Option<Vec<Chosen<'a>>>, SelectorError> {
-        // The devices that each request may have, and the requests of which one more device is needed.
-        let mut suitable: Vec<Vec<Offered<'a>>> = Vec::new();
+        requests: &Vec<Request<'a>>,
+        suitable: &Vec<(&[Offered<'a>], usize)>,
+    ) -> Option<Vec<Chosen<'a>>> {
+        // The requests of which one more device is needed.
         let mut needed: Vec<usize> = Vec::new();
-        for (i, request) in requests.iter().enumerate() {
-            let Some(class) = self.offer.devices.class(request.class) else { return Ok(None) };
-            let mut fit: Vec<Offered<'a>> = Vec::new();
-            for device in &self.offered {
-                if self.suits(device, class, request)? {
-                    fit.push(*device);
-                }
-            }
-            let count = match text(request.value, "allocationMode") {
-                // Devices that are in use, or of an incomplete pool, cannot be left out.
-                "All" if fit.is_empty() || fit.iter().any(|d| !d.complete) => return Ok(None),
-                "All" => {
-                    fit.retain(|d| self.share(d, request, &[]).is_some());
-                    fit.len()
-                }
-                _ => request.value["count"].as_u64().map_or(1, |n| n as usize),
-            };
-            needed.extend(std::iter::repeat_n(i, count.min(MOST_DEVICES + 1)));
-            suitable.push(fit);
-        }
-        if needed.len() > MOST_DEVICES {
-            return Ok(None);
+        for (i, (_, count)) in suitable.iter().enumerate() {
+            needed.extend(std::iter::repeat_n(i, (*count).min(MOST_DEVICES + 1)));
         }
         let mut chosen = Vec::new();
-        Ok(self.choose(claim, requests, &suitable, &needed, &mut chosen).then_some(chosen))
+        let all = needed.len() <= MOST_DEVICES && self.choose(claim, requests, suitable, &needed, &mut chosen);
+        all.then_some(chosen)
+    }
+
+    fn check_time(&self) -> Result<(), AllocationError> {
+        match self.offer.until {
+            Some(until) if Instant::now() > until => Err(AllocationError::TimedOut),
+            _ => Ok(()),
+        }
     }
 
     /// Chooses a device for each needed one, depth first.
@@ -241,12 +317,12 @@ impl<'a> Allocator<'a> {
         &mut self,
         claim: &'a DeviceClaimInfo,
         requests: &[Request<'a>],
-        suitable: &[Vec<Offered<'a>>],
+        suitable: &[(&[Offered<'a>], usize)],
         needed: &[usize],
         chosen: &mut Vec<Chosen<'a>>,
     ) -> bool {
         let Some((request, rest)) = needed.split_first() else { return true };
-        for device in &suitable[*request] {
+        for device in suitable[*request].0 {
             self.steps += 1;
             if self.steps > MOST_STEPS {
                 return false;

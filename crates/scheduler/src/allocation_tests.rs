@@ -25,7 +25,8 @@ fn slice(devices: Value) -> Value {
 fn allocate(all: &Devices, claim: Value) -> Option<Vec<String>> {
     let claim: Arc<DeviceClaim> = entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": claim}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let allocations = Allocator::new(&Offer::new(all, InUse::default()), &node).allocate(&[&claim.view]).ok()??;
+    let allocations =
+        Allocator::new(&Offer::new(all, InUse::default(), None), &node).allocate(&[&claim.view]).ok()??;
     let results = allocations[0]["devices"]["results"].as_array().unwrap().clone();
     Some(results.iter().map(|r| format!("{}={}", text(r, "request"), text(r, "device"))).collect())
 }
@@ -159,7 +160,7 @@ fn claims_share_the_capacity_of_a_device() {
     let claim: Arc<DeviceClaim> =
         entry(&json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}}));
     let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let offer = Offer::new(&all, InUse::default());
+    let offer = Offer::new(&all, InUse::default(), None);
     let allocated = Allocator::new(&offer, &node).allocate(&[&claim.view]).unwrap().unwrap();
     assert_eq!(allocated[0]["devices"]["results"][0]["consumedCapacity"], json!({"memory": "1Gi"}));
     let plain = json!([{"cel": {"expression": "!device.allowMultipleAllocations"}}]);
@@ -212,4 +213,36 @@ fn lookups_follow_changes_of_objects() {
     assert_eq!(all.in_use().used(&id("two"), "memory"), 1_000_000_000);
     all.remove(&claim("two", None));
     assert!(!all.in_use().has(&id("two")) && all.claim_by_uid("u").is_none());
+}
+
+/// A user may write a claim with 8 alternatives for each of 32 requests.
+#[test]
+fn requests_without_devices_are_not_combined() {
+    let all = devices(&[slice(json!([{"name": "x"}]))]);
+    let never = json!([{"cel": {"expression": "false"}}]);
+    let alternatives = |selectors: &Value| -> Vec<Value> {
+        let one = |i| json!({"name": format!("s{i}"), "deviceClassName": "gpu", "selectors": selectors});
+        (0..8).map(one).collect()
+    };
+    let request = |name: String, selectors: &Value| json!({"name": name, "firstAvailable": alternatives(selectors)});
+    let requests: Vec<Value> = (0..32).map(|i| request(format!("r{i}"), &never)).collect();
+    assert_eq!(allocate(&all, json!({"requests": requests})), None);
+    // Only the last one can have no device, and the others all want the same.
+    let mut requests: Vec<Value> = (0..6).map(|i| request(format!("r{i}"), &json!([]))).collect();
+    requests.push(request("last".into(), &never));
+    assert_eq!(allocate(&all, json!({"requests": requests})), None);
+}
+
+#[test]
+fn a_search_ends_in_time() {
+    let all = devices(&[slice(json!([{"name": "x"}]))]);
+    let claim =
+        json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}});
+    let claim: Arc<DeviceClaim> = entry(&claim);
+    let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
+    let search =
+        |until| Allocator::new(&Offer::new(&all, InUse::default(), Some(until)), &node).allocate(&[&claim.view]);
+    let now = Instant::now();
+    assert!(matches!(search(now - std::time::Duration::from_secs(1)), Err(AllocationError::TimedOut)));
+    assert!(search(now + std::time::Duration::from_secs(3600)).unwrap().is_some());
 }

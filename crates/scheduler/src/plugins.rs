@@ -105,7 +105,9 @@ pub fn build(name: &str, arguments: &Arguments, handle: &Handle) -> Option<Arc<d
         "VolumeZone" => Arc::new(volume_zone::VolumeZone),
         "PodTopologySpread" => Arc::new(arguments.spread.clone()),
         "InterPodAffinity" => Arc::new(arguments.inter_pod_affinity.clone()),
-        "DynamicResources" => Arc::new(DynamicResources::new(handle, arguments.device_timeout)),
+        "DynamicResources" => {
+            Arc::new(DynamicResources::new(handle, arguments.device_timeout, arguments.device_search_time))
+        }
         "DefaultPreemption" => {
             Arc::new(DefaultPreemption { candidates: arguments.preemption, preempting: handle.preempting.clone() })
         }

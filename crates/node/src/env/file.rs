@@ -8,8 +8,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::FileKeySelector;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Links};
 use supervisor::blocking;
 
@@ -55,12 +53,7 @@ pub async fn read(volumes: &BTreeMap<String, PathBuf>, wanted: &FileKeySelector)
 }
 
 fn contents(volume: &Path, path: &Path) -> std::io::Result<String> {
-    // Opening a pipe does not wait for its other end.
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
-    let file = std::fs::File::from(Directory::open(volume, Links::Root)?.open_at(path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
-    }
+    let file = Directory::open(volume, Links::Root)?.read_regular(path)?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MAX_BYTES {

@@ -33,6 +33,15 @@ pub struct Allocation {
     pub containers: BTreeMap<String, ResourceRequirements>,
 }
 
+/// The reported amounts of the resources that the pod as a whole has. What is not reported was added by a resize that is pending.
+fn reported(
+    own: Option<BTreeMap<String, Amount>>,
+    status: Option<&BTreeMap<String, Amount>>,
+) -> Option<BTreeMap<String, Amount>> {
+    let kept = own?.into_keys().filter_map(|name| Some((name.clone(), status?.get(&name)?.clone())));
+    Some(kept.collect::<BTreeMap<_, _>>()).filter(|kept| !kept.is_empty())
+}
+
 impl Allocation {
     /// The desired resources: those of the specification.
     pub fn of_spec(pod: &Pod) -> Self {
@@ -48,6 +57,13 @@ impl Allocation {
     pub fn of_status(pod: &Pod) -> Self {
         let mut allocation = Self::of_spec(pod);
         let status = pod.status.as_ref();
+        // The status shows the overhead of the pod, too.
+        let has_overhead = pod.spec.as_ref().is_some_and(|s| s.overhead.as_ref().is_some_and(|o| !o.is_empty()));
+        let actual = status.and_then(|s| s.resources.as_ref()).filter(|_| !has_overhead);
+        if let (Some(own), Some(actual)) = (&mut allocation.pod, actual) {
+            own.limits = reported(own.limits.take(), actual.limits.as_ref());
+            own.requests = reported(own.requests.take(), actual.requests.as_ref());
+        }
         let lists = status.map(|s| [&s.init_container_statuses, &s.container_statuses]);
         let reported = |c: &ContainerStatus| Some((c.name.clone(), c.resources.clone()?));
         let reported: Vec<_> = lists.into_iter().flatten().flatten().flatten().filter_map(reported).collect();

@@ -27,6 +27,26 @@ fn an_agent_that_starts_again_takes_what_was_reported() {
     assert!(Allocation::of_status(&p).is_desired_by(&p));
 }
 
+/// Pods whose resize did not fit got it when the agent started again.
+#[test]
+fn an_agent_that_starts_again_does_not_grant_what_the_pod_waits_for() {
+    let pod = |spec: Value, status: Value| -> Pod {
+        let containers = json!([{"name": "a"}]);
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": containers, "resources": spec},
+            "status": {"resources": status}}))
+        .unwrap()
+    };
+    let old = json!({"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}});
+    let p = pod(json!({"requests": {"memory": "18Gi"}, "limits": {"memory": "20Gi", "cpu": "1"}}), old.clone());
+    let allocation = Allocation::of_status(&p);
+    assert!(!allocation.is_desired_by(&p));
+    assert_eq!(allocation.pod, Some(requirements(old.clone())));
+    // A pod without resources of its own shows the sum of its containers.
+    assert_eq!(Allocation::of_status(&pod(Value::Null, old)).pod, None);
+    let p = pod(json!({"limits": {"cpu": "1"}}), Value::Null);
+    assert!(Allocation::of_status(&p).is_desired_by(&p), "nothing was reported yet");
+}
+
 #[test]
 fn containers_restart_for_the_resources_that_say_so() {
     let spec = pod(json!({}), json!({})).spec.unwrap().containers.remove(0);

@@ -23,6 +23,8 @@ pub struct Arguments {
     pub bind_timeout: Duration,
     /// How long DynamicResources waits until devices are bound.
     pub device_timeout: Duration,
+    /// How long the search for devices may take in one attempt to schedule a pod (`filterTimeout`); zero: any time.
+    pub device_search_time: Duration,
 }
 
 impl Default for Arguments {
@@ -36,6 +38,7 @@ impl Default for Arguments {
             added_affinity: placement::NodeAffinity::default(),
             bind_timeout: Duration::from_secs(600),
             device_timeout: Duration::from_secs(600),
+            device_search_time: Duration::from_secs(10),
         }
     }
 }
@@ -202,9 +205,12 @@ impl Arguments {
                     arguments.bind_timeout = timeout.map_or(arguments.bind_timeout, Duration::from_secs);
                 }
                 "DynamicResources" => {
-                    let timeout = args["bindingTimeout"].as_str().and_then(meta::time::parse_go_duration);
-                    let timeout = timeout.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
-                    arguments.device_timeout = timeout.unwrap_or(arguments.device_timeout);
+                    let time = |name: &str| {
+                        let nanos = args[name].as_str().and_then(meta::time::parse_go_duration)?;
+                        u64::try_from(nanos).ok().map(Duration::from_nanos)
+                    };
+                    arguments.device_timeout = time("bindingTimeout").unwrap_or(arguments.device_timeout);
+                    arguments.device_search_time = time("filterTimeout").unwrap_or(arguments.device_search_time);
                 }
                 _ => {}
             }

@@ -6,7 +6,7 @@ mod preference;
 mod reserved;
 mod write;
 
-use crate::allocation::{Allocator, Offer, is_usable};
+use crate::allocation::{AllocationError, Allocator, Offer, is_usable};
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::{DeviceClaim, DeviceClaimInfo, Devices};
 use crate::framework::{
@@ -23,6 +23,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 const NAME: &str = "DynamicResources";
 
@@ -72,17 +73,21 @@ pub struct DynamicResources {
     recorders: Arc<HashMap<Arc<str>, Recorder>>,
     /// How long devices may take to be bound.
     timeout: Duration,
+    /// How long the search for devices may take in one attempt to schedule a pod; zero: any time.
+    search_time: Duration,
     reserved: Reservations,
 }
 
 impl DynamicResources {
-    pub fn new(handle: &Handle, timeout: Duration) -> Self {
+    /// `timeout`: how long devices may take to be bound. `search_time`: how long a search may take; zero: any time.
+    pub fn new(handle: &Handle, timeout: Duration, search_time: Duration) -> Self {
         Self {
             client: handle.client.clone(),
             clock: handle.clock.clone(),
             rng: handle.rng.clone(),
             recorders: handle.recorders.clone(),
             timeout,
+            search_time,
             reserved: handle.reservations.clone(),
         }
     }
@@ -178,8 +183,15 @@ impl DynamicResources {
         let mut allocations = Vec::new();
         if !missing.is_empty() {
             let found = Allocator::new(&check.offer, node).allocate(&missing).map_err(|e| {
-                let claim = unallocated.get(e.claim).map(|c| c.label()).unwrap_or_default();
-                Refusal::error(NAME, e.message(&claim))
+                let why = match e {
+                    AllocationError::Selector(e) => {
+                        e.message(&unallocated.get(e.claim).map(|c| c.label()).unwrap_or_default())
+                    }
+                    AllocationError::TimedOut => {
+                        format!("node {}: timed out trying to allocate devices", node.meta.name)
+                    }
+                };
+                Refusal::error(NAME, why)
             })?;
             allocations = found.ok_or_else(|| refused("cannot allocate all claims"))?;
         }
@@ -221,7 +233,8 @@ impl<'a> Check<'a> {
             let why = "the claim for the extended resources of an earlier attempt is not known yet";
             return Err(refused(why.into()));
         }
-        let offer = Offer::new(devices, plugin.reserved.lock().in_use(devices));
+        let until = Some(plugin.search_time).filter(|time| !time.is_zero()).map(|time| Instant::now() + time);
+        let offer = Offer::new(devices, plugin.reserved.lock().in_use(devices), until);
         Ok(Some(Self { plugin, devices, offer, claims, extended }))
     }
 }

@@ -195,6 +195,9 @@ impl Side {
             let path = format!("/apis/apps/v1/namespaces/{}/{plural}", self.ns);
             s.until_at(&path, |v| v["items"].as_array().is_none_or(|l| l.iter().all(seen)));
         }
+        let path = format!("/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers", self.ns);
+        let has_conditions = |o: &Value| !o["status"]["conditions"].is_null();
+        s.until_at(&path, |v| v["items"].as_array().is_none_or(|l| l.iter().all(has_conditions)));
     }
 
     fn command(&self, line: &str) -> Command {
