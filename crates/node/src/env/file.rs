@@ -120,6 +120,7 @@ fn find(text: &str, key: &str) -> Result<String, Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
     #[test]
     fn values_are_in_single_quotes() {
@@ -163,6 +164,10 @@ mod tests {
         std::os::unix::fs::symlink(directory.path().join("secret"), volume.join("far")).unwrap();
         std::os::unix::fs::symlink("/own", volume.join("in")).unwrap();
         nix::unistd::mkfifo(&volume.join("pipe"), Mode::S_IRUSR).unwrap();
+        // Opening this device would make it exist on the machine.
+        let number = 977;
+        let device = makedev(7, number);
+        mknod(&volume.join("device"), SFlag::S_IFBLK, Mode::S_IRUSR, device).unwrap();
         std::fs::File::create(volume.join("huge")).unwrap().set_len(MAX_BYTES as u64 + 1).unwrap();
         let volumes = BTreeMap::from([("v".to_owned(), volume.clone())]);
         let of = |volume: &str, path: &str, key: &str| FileKeySelector {
@@ -174,10 +179,11 @@ mod tests {
         for path in ["own", "in", "/own"] {
             assert_eq!(read(&volumes, &of("v", path, "K")).await.unwrap(), ("own".into(), 7), "{path}");
         }
-        for path in ["out", "far", "pipe", "huge", ".", "none"] {
+        for path in ["out", "far", "pipe", "device", "huge", ".", "none"] {
             let error = read(&volumes, &of("v", path, "K")).await.unwrap_err();
             assert_eq!(error.to_string(), "couldn't parse env file", "{path}");
         }
+        assert!(!Path::new(&format!("/sys/block/loop{number}")).exists(), "the device was opened");
         assert_eq!(read(&volumes, &of("v", "own", "L")).await.unwrap().0, "");
         let missing = Error::missing(&volumes, &of("v", "own", "L")).to_string();
         assert_eq!(missing, format!("environment variable key \"L\" not found in file \"{}/own\"", volume.display()));
