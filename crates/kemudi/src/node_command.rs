@@ -45,7 +45,8 @@ pub fn main(command: &Command) -> ExitCode {
         Command::Stop(t) => (Request::Stop(t.node.clone()), &t.directory.data_dir),
         Command::Start(t) => (Request::Start(t.node.clone()), &t.directory.data_dir),
         Command::Cut(t) => (Request::Cut(t.node.clone()), &t.directory.data_dir),
-        Command::Shutdown { directory } => return node_shutdown::main(&directory.data_dir),
+        // Of several nodes, none listens for it.
+        Command::Shutdown { directory } => (Request::List, &directory.data_dir),
         Command::Heal(t) => (Request::Heal(t.node.clone()), &t.directory.data_dir),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -55,7 +56,17 @@ pub fn main(command: &Command) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(machine::send(data_dir, &request)) {
+    let sent = runtime.block_on(machine::send(data_dir, &request));
+    if matches!(command, Command::Shutdown { .. }) {
+        if matches!(sent, Ok(Ok(_))) {
+            note!(
+                "error: the nodes of `kemudi up --nodes` cannot be shut down one by one; `kemudi node stop NAME` ends one at once"
+            );
+            return ExitCode::FAILURE;
+        }
+        return node_shutdown::main(data_dir);
+    }
+    match sent {
         Ok(Ok(nodes)) => {
             if matches!(command, Command::List { .. }) {
                 print_line!("{}", table(&nodes));

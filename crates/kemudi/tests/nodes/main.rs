@@ -217,6 +217,9 @@ fn three_nodes_on_one_machine() {
     // A node that is cut off: its pods go elsewhere, and when it returns, it ends the former ones.
     let former = on(&m).0;
     let uid = m.json(&["pod", &former])["metadata"]["uid"].as_str().unwrap().to_owned();
+    let refused = m.kemudi(&["node", "shutdown"]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("cannot be shut down one by one"), "{message}");
     node(&m, "cut", "node-2");
     m.eventually("node-2 is not ready", || (!m.is_ready("node-2")).then_some(()));
     let moved = m.eventually("the pod moved", || pods(&m, "mover").into_iter().find(|p| p.1 != "node-2"));
