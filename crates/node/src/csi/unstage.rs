@@ -50,7 +50,10 @@ impl Csi {
         };
         for (_, record) in staged.into_iter().filter(|(_, r)| r.driver_name == name) {
             let _guard = self.lock(&record.driver_name, &record.volume_handle).await;
-            self.begin_unstage(record);
+            // The end of a pod may have unstaged it since it was listed.
+            if self.has_stage(&record).await {
+                self.begin_unstage(record);
+            }
         }
         if let Err(error) = self.report_in_use().await {
             tracing::warn!(error, "reporting the volumes in use failed");
