@@ -114,18 +114,17 @@ impl Directory {
         self.open_at(path, OFlag::O_PATH, Mode::empty())
     }
 
-    /// Opens a regular file for reading. Never blocks: a named pipe is an error, as is any other kind of file.
+    /// Opens a regular file for reading, and nothing else: opening a pipe can block, and opening a device can do something.
     pub fn read(&self, path: &Path) -> io::Result<File> {
-        let file =
-            File::from(self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())?);
-        regular(file)
+        let found = regular(File::from(self.resolve(path)?))?;
+        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
     }
 
-    /// Like [`Directory::read`], but opens nothing else: opening a device can do something. Needs `/proc`.
-    pub fn read_regular(&self, path: &Path) -> io::Result<File> {
-        let found = File::from(self.resolve(path)?);
-        let found = regular(found)?;
-        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+    /// [`Directory::read`] for a process in a container, where `/proc` may not be its own: another kind of file is opened before it is
+    /// refused, without blocking.
+    pub fn read_without_proc(&self, path: &Path) -> io::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        regular(File::from(self.open_at(path, flags, Mode::empty())?))
     }
 
     /// Opens a directory below, with the same rules.

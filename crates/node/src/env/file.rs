@@ -53,7 +53,7 @@ pub async fn read(volumes: &BTreeMap<String, PathBuf>, wanted: &FileKeySelector)
 }
 
 fn contents(volume: &Path, path: &Path) -> std::io::Result<String> {
-    let file = Directory::open(volume, Links::Root)?.read_regular(path)?;
+    let file = Directory::open(volume, Links::Root)?.read(path)?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MAX_BYTES {
