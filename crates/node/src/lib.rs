@@ -37,6 +37,7 @@ mod plugin_types;
 pub mod pod;
 mod pod_resources;
 mod probe;
+mod programs;
 mod provisioner;
 mod qos;
 pub mod resources;

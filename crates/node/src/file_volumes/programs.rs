@@ -1,17 +1,14 @@
 //! Runs the machine's programs for file systems.
 
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
-
-use tokio::process::Command;
 
 use super::Error;
 use super::format::Program;
+use crate::programs::{self, Failure, OUTPUT};
 
 /// The time that a program may take: the disk may be slow, and the file system large.
 const TIME: Duration = Duration::from_secs(600);
-/// Characters of the output of a program in an error.
-const OUTPUT: usize = 500;
 
 /// What a program printed, and how it ended.
 pub(super) struct Ended {
@@ -27,17 +24,11 @@ impl Ended {
 
 /// Runs a program to its end. It is killed if that takes too long, or if the future is dropped.
 pub(super) async fn run(program: Program, arguments: &[String]) -> Result<Ended, Error> {
-    let mut command = Command::new(program.name);
-    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
-    let ended = match tokio::time::timeout(TIME, command.output()).await {
-        Err(_) => return Err(Error::TimedOut(program.name)),
-        Ok(Err(e)) if e.kind() == std::io::ErrorKind::NotFound => {
-            let Program { name, package } = program;
-            return Err(Error::Missing { program: name, package });
-        }
-        Ok(Err(source)) => return Err(Error::Io { what: program.name.into(), source }),
-        Ok(Ok(ended)) => ended,
-    };
+    let ended = programs::run(program.name, arguments, TIME).await.map_err(|failure| match failure {
+        Failure::TimedOut => Error::TimedOut(program.name),
+        Failure::Missing => Error::Missing { program: program.name, package: program.package },
+        Failure::Io(source) => Error::Io { what: program.name.into(), source },
+    })?;
     let text = [ended.stdout, ended.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();

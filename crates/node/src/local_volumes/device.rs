@@ -1,20 +1,17 @@
 //! Formats and mounts block devices with the machine's programs, as upstream's `SafeFormatAndMount`.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use supervisor::blocking;
-use tokio::process::Command;
 
 use super::LocalVolume;
 use super::error::DeviceError;
+use crate::programs::{self, Failure};
 use crate::volumes::mount_program;
 
 /// The time that a program may take: a device may be slow and large.
 const TIME: Duration = Duration::from_secs(600);
-/// Characters of the output of a program in an error.
-const OUTPUT: usize = 500;
 /// `blkid` found nothing on the device.
 const BLKID_NOTHING: i32 = 2;
 const FSCK_CORRECTED: i32 = 1;
@@ -33,19 +30,14 @@ struct Ended {
 }
 
 async fn run(program: &str, arguments: &[&str]) -> Ended {
-    let mut command = Command::new(program);
-    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
     let failed = |why: String, is_missing| Ended { code: None, why, output: String::new(), is_missing };
-    match tokio::time::timeout(TIME, command.output()).await {
-        Err(_) => failed(format!("{program} did not end in time"), false),
-        Ok(Err(e)) if e.kind() == std::io::ErrorKind::NotFound => {
-            failed(format!("{program} is not installed on this node"), true)
-        }
-        Ok(Err(e)) => failed(format!("{program}: {e}"), false),
-        Ok(Ok(ended)) => {
-            let text = [ended.stdout, ended.stderr].concat();
-            let output = String::from_utf8_lossy(&text).trim().chars().take(OUTPUT).collect();
-            Ended { code: ended.status.code(), why: ended.status.to_string(), output, is_missing: false }
+    match programs::run(program, arguments, TIME).await {
+        Err(Failure::TimedOut) => failed(format!("{program} did not end in time"), false),
+        Err(Failure::Missing) => failed(format!("{program} is not installed on this node"), true),
+        Err(Failure::Io(e)) => failed(format!("{program}: {e}"), false),
+        Ok(ended) => {
+            let (code, why) = (ended.status.code(), ended.status.to_string());
+            Ended { code, why, output: ended.output(), is_missing: false }
         }
     }
 }

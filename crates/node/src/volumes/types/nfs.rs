@@ -1,16 +1,16 @@
 //! `nfs`: a directory of a file server, mounted by the machine's `mount` program, which needs `mount.nfs` (Debian's package
 //! `nfs-common`).
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as api;
 use supervisor::blocking;
-use tokio::process::Command;
 
 use super::Volume;
 use crate::csi::paths::is_mounted;
+use crate::programs;
 use crate::volumes::{Error, PodContext, io_error, mount_program};
 
 /// The time that unmounting in order may take.
@@ -76,9 +76,8 @@ async fn unmount(directory: &Path) -> Result<(), Error> {
         if !blocking(move || is_mounted(&place)).await {
             return Ok(());
         }
-        let mut command = Command::new("umount");
-        command.args(arguments).arg(directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let _ = tokio::time::timeout(time, command.kill_on_drop(true).status()).await;
+        let all = arguments.iter().map(OsStr::new).chain([directory.as_os_str()]);
+        let _ = programs::run("umount", all, time).await;
     }
     let place = directory.to_owned();
     match blocking(move || is_mounted(&place)).await {
