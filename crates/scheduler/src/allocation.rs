@@ -16,6 +16,8 @@ use tokio::time::Instant;
 
 /// The most devices that are tried for the claims of a pod on a node.
 const MOST_STEPS: usize = 50_000;
+/// The time is looked at after so many steps: one may look at all devices of a pool.
+const STEPS_TO_CLOCK: usize = 64;
 /// The most devices of one claim.
 const MOST_DEVICES: usize = 32;
 
@@ -238,11 +240,14 @@ impl<'a> Allocator<'a> {
                 }
             };
             let next = (0..last).rev().find(|i| choice[*i] + 1 < requests[*i].len());
-            let Some(next) = next else { return Ok(None) };
+            let Some(next) = next else {
+                self.check_time()?;
+                return Ok(None);
+            };
             choice[next] += 1;
             choice[next + 1..].fill(0);
-            self.steps += 1;
-            if self.steps > MOST_STEPS {
+            if self.is_over() {
+                self.check_time()?;
                 return Ok(None);
             }
         }
@@ -305,6 +310,15 @@ impl<'a> Allocator<'a> {
         all.then_some(chosen)
     }
 
+    /// Counts a step. Whether it is one too many, or the time is over.
+    fn is_over(&mut self) -> bool {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_TO_CLOCK) && self.check_time().is_err() {
+            self.steps = MOST_STEPS + 1;
+        }
+        self.steps > MOST_STEPS
+    }
+
     fn check_time(&self) -> Result<(), AllocationError> {
         match self.offer.until {
             Some(until) if Instant::now() > until => Err(AllocationError::TimedOut),
@@ -323,8 +337,7 @@ impl<'a> Allocator<'a> {
     ) -> bool {
         let Some((request, rest)) = needed.split_first() else { return true };
         for device in suitable[*request].0 {
-            self.steps += 1;
-            if self.steps > MOST_STEPS {
+            if self.is_over() {
                 return false;
             }
             if !device.complete || !self.is_free(device, &requests[*request], chosen) {
