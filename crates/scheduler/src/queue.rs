@@ -156,6 +156,8 @@ impl Queue {
         let (stage, due) = match &w.stage {
             Stage::Active(_) => (StageName::Active, None),
             Stage::Backoff(at, _) | Stage::ErrorBackoff(at, _) => (StageName::Backoff, Some(*at)),
+            // Held back when it was taken from the queue.
+            Stage::Unschedulable(at) if w.attempts == 0 => (StageName::Gated, Some(*at + FORGOTTEN)),
             Stage::Unschedulable(at) => (StageName::Unschedulable, Some(*at + FORGOTTEN)),
             Stage::Gated => (StageName::Gated, None),
         };

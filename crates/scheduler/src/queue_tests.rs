@@ -141,3 +141,19 @@ async fn events_during_an_attempt_are_not_missed() {
     q.refused(taken, ["NodeResourcesFit"].into());
     assert!(q.pop().is_some());
 }
+
+/// A pod that is held back has made no attempt, so that it goes on at once.
+#[tokio::test(start_paused = true)]
+async fn pods_that_are_held_back_do_not_back_off() {
+    let mut q = queue();
+    q.add(pod("held", 0));
+    let taken = q.pop().unwrap();
+    q.gated(taken, "DynamicResources");
+    let (_, _, position) = q.position("held").unwrap();
+    assert_eq!((position.stage, position.attempts), (StageName::Gated, 0));
+    assert_eq!(position.refused_by, ["DynamicResources"]);
+    q.handle_event(&Event::PodGone(&pod("other", 0)));
+    assert!(q.pop().is_none(), "the event does not concern it");
+    q.handle_event(&Event::DependencyChanged(Read::Devices));
+    assert_eq!(&*q.pop().expect("it is due at once").pod.meta.name, "held");
+}

@@ -232,7 +232,8 @@ pub fn provenance(decision: Option<&PodDecision>, now: jiff::Timestamp) -> Findi
     };
     let mut message = format!("decided by scheduler {}, {}", d.scheduler, position(&d.queue));
     if let Some(last) = &d.last_decision {
-        message.push_str(&format!("; last attempt {} ago", crate::printer::table::age(&last.time, now)));
+        let last_time = if d.queue.attempts == 0 { "looked at" } else { "last attempt" };
+        message.push_str(&format!("; {last_time} {} ago", crate::printer::table::age(&last.time, now)));
     }
     Finding::new("DecidedByScheduler", message)
 }
@@ -249,6 +250,9 @@ fn position(p: &scheduler::queue::Position) -> String {
         (StageName::Active, _) => format!("in the active queue, {attempts}"),
         (StageName::Backoff, Some(s)) => format!("backing off for {s}, {attempts}"),
         (StageName::Backoff, None) => format!("backing off, {attempts}"),
+        (StageName::Gated, _) if !p.refused_by.is_empty() => {
+            format!("held back until something changes that concerns {}", p.refused_by.join(", "))
+        }
         (StageName::Gated, _) => format!("held back before the queue, {attempts}"),
         (StageName::Unschedulable, s) => {
             let retry = s.map(|s| format!(", or in {s}")).unwrap_or_default();
