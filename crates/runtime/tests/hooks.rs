@@ -336,7 +336,8 @@ async fn nothing_that_a_hook_leaves_outlives_it() {
     for config in [shared, machine] {
         host.runtime.run_pod(config).await.unwrap();
     }
-    if host.runtime.run_pod(users).await.is_ok() {
+    if host.has_user_namespaces() {
+        host.runtime.run_pod(users).await.unwrap();
         pods.push("users");
     }
     let target = host.start("joined", shell("target", FOREVER)).await;

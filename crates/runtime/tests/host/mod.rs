@@ -65,6 +65,10 @@ impl Host {
         path
     }
 
+    pub fn has_user_namespaces(&self) -> bool {
+        runtime::Host::user_namespaces(&self.runtime).is_ok()
+    }
+
     /// The configuration of a pod with users of its own.
     pub fn user_pod_config(&mut self, id: &str, range: IdRange) -> PodConfig {
         let path = self.directory.path().join(format!("netns{}", self.netns.len()));
