@@ -1,11 +1,11 @@
 //! Manifests as kubectl reads them: files, directories and kustomizations of YAML or JSON, several documents per file, lists split
 //! into their items (`k8s.io/cli-runtime/pkg/resource`).
 //!
-//! Invariant: messages are upstream's, and no server is needed. Left out: URLs, standard input, and validation against a server.
+//! Invariant: messages are upstream's, and no server is needed. Left out: URLs, and validation against a server.
 
 mod files;
 
-pub use files::{Disk, FileTypes, expand, read_file_within};
+pub use files::{Disk, FileTypes, expand, read_file_within, read_within};
 
 use meta::{Object, Value};
 use std::borrow::Cow;
@@ -82,6 +82,13 @@ fn read_all(
             Err(why) => errors.push(Error::new(format!("open {name}: {why}"))),
         }
     }
+    if errors.is_empty() { Ok(documents) } else { Err(errors) }
+}
+
+/// Reads all objects of a text, which `name` names in errors.
+pub fn read_stream(name: &str, bytes: &[u8]) -> Result<Vec<Document>, Vec<Error>> {
+    let (mut documents, mut errors) = (Vec::new(), Vec::new());
+    read_text(name, bytes, &mut documents, &mut errors);
     if errors.is_empty() { Ok(documents) } else { Err(errors) }
 }
 
