@@ -225,7 +225,9 @@ async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admit
         (false, false) if shared.known.shutdown.is_active() => Err(shutdown::rejection()),
         (false, false) => {
             match shared.known.evictions.check(view, qos).and_then(|()| admission.admit(view.clone(), qos)) {
-                Err(rejection) if rejection.by_labels && read_node(shared).await => admission.admit(view.clone(), qos),
+                Err(rejection) if rejection.node_may_be_newer && read_node(shared).await => {
+                    admission.admit(view.clone(), qos)
+                }
                 other => other,
             }
             .map(Some)
@@ -248,7 +250,7 @@ fn unfinished<'a>(pods: &Informer<Whole>, manifests: impl Iterator<Item = &'a Ar
     from_api.chain(manifests.filter_map(|p| p.metadata.uid.clone())).collect()
 }
 
-/// Reads the node from the API, where its labels may be newer. Returns whether it could be read.
+/// Reads the node from the API, which may be newer: the pod and the node come by different watches. Returns whether it could be read.
 async fn read_node(shared: &Shared) -> bool {
     let Ok(node) = shared.client.api::<Node>().get(&shared.options.node_name).await else { return false };
     let entry = serde_json::to_vec(&node).and_then(|json| node_entry(&json, &shared.allocatable));

@@ -30,13 +30,13 @@ use scheduler::pod::PodInfo;
 pub struct Rejection {
     pub reason: String,
     pub message: String,
-    /// Only the labels of the node do not match. The API may have newer ones.
-    pub by_labels: bool,
+    /// Only labels of the node do not match, or one of its extended resources is short. The API may have newer ones.
+    pub node_may_be_newer: bool,
 }
 
 impl Rejection {
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Rejection {
-        Rejection { reason: reason.into(), message: message.into(), by_labels: false }
+        Rejection { reason: reason.into(), message: message.into(), node_may_be_newer: false }
     }
 }
 
@@ -346,10 +346,13 @@ fn rejection(first: &Failure, count: usize) -> Rejection {
                 "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
                 i.resource, i.requested, i.used, i.capacity
             );
-            Rejection::new(format!("OutOf{}", i.resource), message)
+            Rejection {
+                node_may_be_newer: count == 1 && is_extended(&i.resource),
+                ..Rejection::new(format!("OutOf{}", i.resource), message)
+            }
         }
         Failure::Predicate { name, reason } => Rejection {
-            by_labels: count == 1 && *name == NODE_AFFINITY,
+            node_may_be_newer: count == 1 && *name == NODE_AFFINITY,
             ..Rejection::new(*name, format!("Predicate {name} failed: {reason}"))
         },
     }

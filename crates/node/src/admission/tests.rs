@@ -91,10 +91,13 @@ fn a_pod_is_held_against_what_the_scheduler_checks() {
     // An extended resource that no node has may be one of the cluster; a NoSchedule taint does not keep out a bound pod.
     let spec = requests(json!({"cpu": "1500m", "example.com/license": 5}));
     drop(a.admit(pod("p", 0, spec), Qos::Burstable).unwrap());
+    // The node may have got devices that this agent has not read yet: it came by another watch than the pod.
+    let refused = a.admit(pod("p", 0, requests(json!({"example.com/gpu": 2}))), Qos::BestEffort).err().unwrap();
+    assert_eq!((&*refused.reason, refused.node_may_be_newer), ("OutOfexample.com/gpu", true));
     // The devices of a class are those of a claim, which the status names.
     let class = "deviceclass.resource.kubernetes.io/gpu";
     let refused = a.admit(pod("p", 0, requests(json!({class: 1}))), Qos::BestEffort).err().unwrap();
-    assert_eq!(refused.reason, format!("OutOf{class}"));
+    assert_eq!((&*refused.reason, refused.node_may_be_newer), (&*format!("OutOf{class}"), false));
     let status = json!({"extendedResourceClaimStatus": {"resourceClaimName": "c",
         "requestMappings": [{"containerName": "c", "resourceName": class, "requestName": "r"}]}});
     let view = json!({"metadata": {"name": "p", "uid": "p"}, "spec": requests(json!({class: 1})), "status": status});
@@ -112,7 +115,7 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
     let mut held: Vec<_> =
         ["a", "b", "c"].map(|name| a.admit(pod(name, 0, json!({})), Qos::BestEffort).unwrap()).into_iter().collect();
     let refused = a.admit(pod("d", 0, json!({})), Qos::BestEffort).err().unwrap();
-    assert_eq!((&*refused.reason, refused.by_labels), ("OutOfpods", false));
+    assert_eq!((&*refused.reason, refused.node_may_be_newer), ("OutOfpods", false));
     // A pod that is gone from the API has not ended yet: a pod that needs its resources waits.
     a.ends("c");
     let d = a.admit(pod("d", 0, json!({})), Qos::BestEffort).unwrap();

@@ -240,7 +240,7 @@ async fn a_plugin_gives_devices_to_containers() {
     m.pod("fifth", pod(1));
     let fifth = m.until("fifth", |p| p["status"]["phase"] == "Failed").await;
     let ended = &fifth["status"]["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!((&ended["reason"], &ended["exitCode"]), (&json!("StartError"), &json!(128)), "{ended}");
+    assert_eq!((&ended["reason"], &ended["exitCode"]), (&json!("StartError"), &json!(128)), "{}", fifth["status"]);
     assert_eq!(ended["message"], "error running createRuntime hook #0: exit status 1, stderr: the dongle is cold");
     drop(plugin);
     for name in ["first", "third", "fifth"] {
