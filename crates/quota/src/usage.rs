@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const CLASS: &str = ".storageclass.storage.k8s.io/";
 const HUGEPAGES: &str = "hugepages-";
 /// The devices of a class, after the name of the class.
-const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+pub(crate) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 /// The extended resource that every device class offers, before the name of the class.
-const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+pub(crate) const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// The most devices of a claim, which is what a request for all devices counts as.
 const MOST_DEVICES: i64 = 32;
 
@@ -70,7 +70,9 @@ pub fn tracks(group: &str, resource: &str, name: &str) -> bool {
                     .split_once(CLASS)
                     .is_some_and(|(_, r)| matches!(r, "persistentvolumeclaims" | "requests.storage"))
         }
-        ("resource.k8s.io", "resourceclaims") => name.ends_with(DEVICES),
+        ("resource.k8s.io", "resourceclaims") => {
+            name.ends_with(DEVICES) || name.strip_prefix("requests.").is_some_and(is_extended)
+        }
         _ => false,
     }
 }

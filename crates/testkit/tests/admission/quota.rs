@@ -246,7 +246,7 @@ async fn devices_are_counted() {
     let p = Plane::start(12).await;
     let (devices, extended) =
         ("gpu.deviceclass.resource.k8s.io/devices", "requests.deviceclass.resource.kubernetes.io/gpu");
-    p.quota("devices", json!({"hard": {devices: "5", extended: "2"}})).await;
+    p.quota("devices", json!({"hard": {devices: "5", extended: "6"}})).await;
     let claims = "/apis/resource.k8s.io/v1/namespaces/golden/resourceclaims";
     let claim =
         |name: &str, requests: Value| json!({"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}});
@@ -268,6 +268,50 @@ async fn devices_are_counted() {
     };
     p.make(pods, pod("small", gpu(2))).await;
     assert!(p.refused(pods, pod("more", gpu(1))).await.contains(&format!("requested: {extended}=1")));
+}
+
+/// Devices can be had through claims and through extended resources, and a quota of the latter limits both. A claim that the scheduler
+/// made for a pod counts only for what the pod does not.
+#[tokio::test]
+async fn claims_count_for_the_extended_resources_of_their_classes() {
+    let p = Plane::start(13).await;
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+    p.make("/apis/resource.k8s.io/v1/deviceclasses", class).await;
+    let names = ["requests.deviceclass.resource.kubernetes.io/gpu", "requests.example.com/gpu"];
+    p.quota("extended", json!({"hard": {names[0]: "6", names[1]: "6"}})).await;
+    let claims = "/apis/resource.k8s.io/v1/namespaces/golden/resourceclaims";
+    let claim = |name: &str, metadata: Value, count: u32| {
+        let requests = json!([{"name": "x", "exactly": {"deviceClassName": "gpu", "count": count}}]);
+        let mut claim = json!({"metadata": metadata, "spec": {"devices": {"requests": requests}}});
+        claim["metadata"]["name"] = name.into();
+        claim
+    };
+    let used = async |amount: &str| {
+        p.wait("extended", |s| names.iter().all(|n| s["used"][n] == amount)).await;
+    };
+    p.make(claims, claim("own", json!({}), 2)).await;
+    used("2").await;
+    let amounts = json!({"deviceclass.resource.kubernetes.io/gpu": 2, "example.com/gpu": 2});
+    let made = p.make(PODS, pod("small", json!({"requests": amounts, "limits": amounts}))).await;
+    used("4").await;
+    let of = |uid: &Value| {
+        json!({"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}, "ownerReferences":
+            [{"apiVersion": "v1", "kind": "Pod", "name": "small", "uid": uid, "controller": true}]})
+    };
+    let uid = &made["metadata"]["uid"];
+    let why = p.refused(claims, claim("more", of(uid), 5)).await;
+    assert!(why.contains(&format!("requested: {}=3,{}=3", names[0], names[1])), "{why}");
+    // Saying that a claim is of a pod does not help.
+    let why = p.refused(claims, claim("false", of(&json!("another")), 4)).await;
+    assert!(why.contains(&format!("requested: {}=4", names[0])), "{why}");
+    p.make(claims, claim("made", of(uid), 4)).await;
+    used("6").await;
+    let why = p.refused(claims, claim("second", of(uid), 2)).await;
+    assert!(why.contains(&format!("requested: {}=2", names[0])), "{why}");
+    // The controller counts the same.
+    let (code, answer, _) = call(&p.c, "DELETE", &format!("{claims}/own"), Value::Null).await;
+    assert_eq!(code, 200, "{answer}");
+    used("4").await;
 }
 
 /// Upstream never counted events; a quota that names them limits nothing and says nothing of them.
