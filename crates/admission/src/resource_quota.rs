@@ -6,8 +6,8 @@ use crate::configuration::{Fields, Form, Kind, TEXT, TEXTS, aggregate};
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::status::Reason;
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use quota::{self, Amounts, ChargeRequest, Quota, Scope};
-use std::collections::BTreeSet;
+use quota::{self, Amounts, ChargeRequest, Quota, Scope, extended};
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub struct ResourceQuota {
@@ -121,7 +121,11 @@ impl Plugin for ResourceQuota {
 
     fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let charged = !write.namespace.is_empty() && matches!(write.verb, "create" | "update" | "patch");
-        if charged { lookup.bytes("", "resourcequotas", Some(write.namespace), ReadScope::All) } else { 0 }
+        let bytes = |group: &str, resource: &str| lookup.bytes(group, resource, Some(write.namespace), ReadScope::All);
+        match charged.then(|| bytes("", "resourcequotas")) {
+            Some(quotas @ 1..) if write.creates(CLAIMS.0, CLAIMS.1) => quotas + bytes(CLAIMS.0, CLAIMS.1),
+            quotas => quotas.unwrap_or(0),
+        }
     }
 
     fn wants_quotas(&self) -> bool {
@@ -137,7 +141,13 @@ impl Plugin for ResourceQuota {
         let only_counted = review.subresource == "status";
         let request = ChargeRequest { group, resource, object, old: review.old, only_counted };
         let refused = |why: String| review.forbidden(&why);
-        let usage = request.usage();
+        let mut usage = request.usage();
+        let quotas = || review.lookup.bytes("", "resourcequotas", Some(review.namespace), ReadScope::All);
+        if let (Ok(usage), CLAIMS) = (&mut usage, (group, resource))
+            && (self.wants_quotas() || quotas() > 0)
+        {
+            add_extended(review, object, usage)?;
+        }
         // Errors in upstream's order: a failed quota evaluation, negative usage, a limited resource without quota, an
         // exceeded quota.
         let mut exceeded = Ok(());
@@ -175,6 +185,32 @@ impl Plugin for ResourceQuota {
         }
         exceeded.map_err(refused)
     }
+}
+
+const CLAIMS: (&str, &str) = ("resource.k8s.io", "resourceclaims");
+
+/// Adds what a new claim takes of extended resources. A class that does not exist has no devices; the quota controller counts later.
+fn add_extended(review: &Review<'_>, claim: &Object, usage: &mut Amounts) -> Result<(), Status> {
+    let mut resources = BTreeMap::new();
+    for class in extended::classes(usage) {
+        let found = review.lookup.get(CLAIMS.0, "deviceclasses", "", class)?;
+        let name = found.and_then(|c| Some(c.str_at(&["spec", "extendedResourceName"])?.to_owned()));
+        resources.extend(name.map(|name| (class.to_owned(), name)));
+    }
+    let mut counted = Amounts::new();
+    if let Some(owner) = extended::made_for(claim)
+        && let Some(pod) = review.lookup.get("", "pods", review.namespace, owner.name)?
+    {
+        let mut is_first = true;
+        for other in review.lookup.list(CLAIMS.0, CLAIMS.1, Some(review.namespace)) {
+            let other = other?;
+            let is_of_pod = extended::made_for(&other).is_some_and(|o| o.uid == owner.uid);
+            is_first &= !is_of_pod || extended::age(claim) < extended::age(&other);
+        }
+        counted = extended::counted_by(&pod, claim, is_first, None);
+    }
+    extended::add(usage, &counted, |class| resources.get(class).cloned());
+    Ok(())
 }
 
 /// Writes that may increase usage.

@@ -27,6 +27,9 @@ const WITHOUT_PORTS: u32 = 8;
 /// The size of the machine's table: one connection per so many bytes of memory, within these limits.
 const MEMORY: u64 = 8 << 10;
 const TABLE: (u64, u64) = (262_144, 1_048_576);
+/// How long, in seconds, a connection is tracked at least whose one side has ended it, while the other may still send: kube-proxy's
+/// value. The kernel forgets it after a minute, and what a pod sends later no longer finds its client.
+const HALF_CLOSED: (&str, u64) = ("netfilter/nf_conntrack_tcp_timeout_close_wait", 3600);
 /// The assumed size of the table if it cannot be read.
 const USUAL_MAX: u32 = 65_536;
 /// The kernel's setting of the table's size.
@@ -70,6 +73,16 @@ pub async fn limit(
 
 pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
     nft::remove(node, &table(id)).await
+}
+
+/// Keeps half-closed connections for longer if the kernel forgets them earlier. The setting stays.
+pub async fn keep_half_closed(node: Option<&Path>) {
+    let (name, desired) = HALF_CLOSED;
+    if namespace::get(node, name).await.is_some_and(|seconds| seconds < desired)
+        && let Err(error) = namespace::set(node, vec![(name.to_owned(), desired.to_string())]).await
+    {
+        tracing::info!(%error, "keeping half-closed connections failed");
+    }
 }
 
 /// Enlarges the machine's table if it is smaller than desired. The setting applies to all network namespaces, and stays.

@@ -75,6 +75,22 @@ async fn no_pod_fills_the_table_of_connections() {
     node.finish().await;
 }
 
+/// Beyond that a client that only reads loses its answer. A longer time is left alone, and so is a machine that is not to be changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_closed_connections_are_tracked_for_an_hour() {
+    const NAME: &str = "nf_conntrack_tcp_timeout_close_wait";
+    for (forward, before, after) in [(true, 60, 3600), (true, 7200, 7200), (false, 60, 60)] {
+        let mut node = Node::new();
+        node.options.forward = forward;
+        let change = vec![(format!("netfilter/{NAME}"), before.to_string())];
+        namespace::set(Some(&node.node), change).await.unwrap();
+        let network = PodNetwork::open(node.options.clone()).await.unwrap();
+        assert_eq!(setting(&node, NAME), after, "forward: {forward}, before: {before}");
+        drop(network);
+        node.finish().await;
+    }
+}
+
 /// Connections of one pod to one place differ in their source ports alone, and are spread all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_of_its_share_is_a_pods_for_certain() {

@@ -95,7 +95,10 @@ pub fn resource(pod: &Pod, own: &str, selector: &ResourceFieldSelector, node: &N
     all.extend(pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten()).map(|c| (c.name.as_str(), None)));
     let (_, resources) = all.into_iter().find(|(n, _)| *n == name).ok_or_else(|| Error::Container(name.to_owned()))?;
     let divisor = selector.divisor.as_ref().map(|d| d.0.as_str());
-    crate::resources::field(resources, &selector.resource, divisor, |n| node.allocatable.get(n).cloned())
+    let of_pod = pod.spec.as_ref().and_then(|s| s.resources.as_ref());
+    // Where a container has no limit, that of its pod applies, and otherwise the node's.
+    let most = |n: &str| crate::resources::limit_of_pod(of_pod, n).or_else(|| node.allocatable.get(n).cloned());
+    crate::resources::field(resources, &selector.resource, divisor, most)
         .ok_or_else(|| Error::Resource(selector.resource.clone()))
 }
 
@@ -132,5 +135,27 @@ mod tests {
         check("status.podIPs", "10.0.0.2,fd00::2");
         check("status.hostIPs", "192.0.2.1,2001:db8::1");
         assert_eq!(field(&pod, "spec.nope", &node), Err(Error::Path("spec.nope".into())));
+    }
+
+    #[test]
+    fn containers_without_limits_see_those_of_the_pod_and_then_those_of_the_node() {
+        let value = |of_pod: serde_json::Value, own: serde_json::Value, name: &str| {
+            let pod: Pod = serde_json::from_value(json!({"metadata": {},
+                "spec": {"resources": of_pod, "containers": [{"name": "c", "resources": own}]}}))
+            .unwrap();
+            let amounts = [("cpu", "8"), ("memory", "16Gi"), ("ephemeral-storage", "100")];
+            let allocatable = amounts.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+            let node = NodeInfo { allocatable, ..NodeInfo::default() };
+            let selector = ResourceFieldSelector { resource: name.into(), ..Default::default() };
+            resource(&pod, "c", &selector, &node).unwrap()
+        };
+        let of_pod = json!({"limits": {"cpu": "1250m", "memory": "64Mi"}});
+        assert_eq!(value(of_pod.clone(), json!({}), "limits.cpu"), "2");
+        assert_eq!(value(of_pod.clone(), json!({}), "limits.memory"), "67108864");
+        assert_eq!(value(of_pod.clone(), json!({"limits": {"memory": "1"}}), "limits.memory"), "1");
+        assert_eq!(value(of_pod.clone(), json!({}), "limits.ephemeral-storage"), "100");
+        assert_eq!(value(json!({"limits": {"cpu": "0"}}), json!({}), "limits.cpu"), "8");
+        // Requests of the pod are its own.
+        assert_eq!(value(json!({"requests": {"cpu": "1"}}), json!({}), "requests.cpu"), "0");
     }
 }

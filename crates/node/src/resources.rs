@@ -90,10 +90,19 @@ fn quota(milli: i64) -> i64 {
     (milli * PERIOD as i64 / 1000).max(1000)
 }
 
+/// The resources whose limits pods may have as a whole, beside huge pages.
+const LIMITED_BY_PODS: [&str; 2] = ["cpu", "memory"];
+
+/// The limit of a pod as a whole, if it has one.
+pub fn limit_of_pod(pod: Option<&ResourceRequirements>, name: &str) -> Option<String> {
+    let limit = amount(pod, Side::Limits, name).filter(|q| LIMITED_BY_PODS.contains(&name) && !q.is_zero())?;
+    Some(limit.to_string())
+}
+
 /// The resources of a container, with the limits of CPU and memory that its pod has where it has none (kubelet `getCPULimit` and
 /// `getMemoryLimit`).
 pub fn with_limits_of_pod(pod: Option<&ResourceRequirements>, mut own: ResourceRequirements) -> ResourceRequirements {
-    for name in ["cpu", "memory"] {
+    for name in LIMITED_BY_PODS {
         let has = |q: Quantity| q.sign() > 0;
         let of_pod = pod.and_then(|r| r.limits.as_ref()?.get(name));
         if let Some(limit) = of_pod.filter(|_| !amount(Some(&own), Side::Limits, name).is_some_and(has)) {

@@ -3,6 +3,7 @@
 #![warn(missing_docs)]
 
 mod charge;
+pub mod extended;
 mod scopes;
 mod usage;
 

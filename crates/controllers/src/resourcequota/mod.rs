@@ -4,6 +4,8 @@
 //! Invariant: a quota is read before the objects are listed, and written at the revision that was read. A charge in between makes the
 //! write fail, so that no object is missed.
 
+mod claims;
+
 use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
 use crate::discovery;
@@ -19,7 +21,7 @@ use parking_lot::Mutex;
 use quota::{self, Amounts, Quota};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -197,23 +199,40 @@ impl Reconcile for Controller {
         let quota = Quota::read(&live);
         let (resources, mut failure) = self.counted(&quota).await?;
         let now = meta::time::format(self.context.now());
-        // What cannot be counted keeps its usage.
-        let mut used = quota.used.clone();
+        // What cannot be counted keeps its usage. Objects of several kinds may count for one resource.
+        let (mut used, mut sums, mut unknown) = (quota.used.clone(), Amounts::new(), BTreeSet::new());
         for r in resources {
             self.watch(&r);
             let gvr = r.gvr();
             let tracked = quota.desired.keys().filter(|k| quota::tracks(&gvr.group, &gvr.resource, k));
             let mut more: Amounts = tracked.map(|k| (k.clone(), Quantity::from_int(0))).collect();
+            let mut claims = claims::Claims::default();
             let count = |o: Object| {
                 if quota.covers(&gvr.group, &gvr.resource, &o) {
-                    quota::add(&mut more, quota::usage(&gvr.group, &gvr.resource, &o, Some(&now)));
+                    let usage = quota::usage(&gvr.group, &gvr.resource, &o, Some(&now));
+                    if r == ApiResource::typed::<ResourceClaim>() {
+                        claims.add(&o, &usage);
+                    }
+                    quota::add(&mut more, usage);
                 }
             };
-            match client.dynamic(&r).namespace(&key.namespace).each(&ListOptions::default(), count).await {
-                Ok(_) => used.extend(more),
-                Err(e) => failure = Some(e.into()),
+            let counted = client.dynamic(&r).namespace(&key.namespace).each(&ListOptions::default(), count).await;
+            let counted = match counted {
+                Ok(_) => claims.extended(client, &key.namespace, &now).await,
+                Err(e) => Err(e),
+            };
+            match counted {
+                Ok(extended) => {
+                    quota::add(&mut more, extended);
+                    quota::add(&mut sums, more);
+                }
+                Err(e) => {
+                    unknown.extend(more.into_keys());
+                    failure = Some(e.into());
+                }
             }
         }
+        used.extend(sums.into_iter().filter(|(name, _)| !unknown.contains(name)));
         used.retain(|k, _| quota.desired.contains_key(k));
         if quota.hard != quota.desired || quota.used != used || !live.at(&["status"]).is_some_and(is_complete) {
             live.set(&["status"], json!({"hard": quota::to_value(&quota.desired), "used": quota::to_value(&used)}));

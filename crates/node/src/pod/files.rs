@@ -13,20 +13,25 @@ pub struct DnsOptions {
     pub node: String,
 }
 
-/// The pod's host name: its own, or its name, as a label of at most 63 characters.
+/// The host name that replaces the pod's own one, without a domain.
+fn name_override(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.hostname_override.as_deref().filter(|h| !h.is_empty())
+}
+
+/// The pod's host name: its own, or its name, of at most 63 characters.
 pub fn hostname(pod: &Pod) -> String {
-    let spec = pod.spec.as_ref();
-    if let Some(h) = spec.and_then(|s| s.hostname_override.clone()).filter(|h| !h.is_empty()) {
-        return h;
-    }
-    let own = spec.and_then(|s| s.hostname.clone()).filter(|h| !h.is_empty());
-    let name = own.or_else(|| pod.metadata.name.clone()).unwrap_or_default();
+    let own = pod.spec.as_ref().and_then(|s| s.hostname.as_deref()).filter(|h| !h.is_empty());
+    let name = name_override(pod).or(own).or(pod.metadata.name.as_deref()).unwrap_or_default();
     let cut: String = name.chars().take(63).collect();
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The pod's fully qualified name under a headless service, if it has a subdomain.
+/// The pod's fully qualified name under a headless service, if it has a subdomain. That of a pod with `hostnameOverride` is the name
+/// alone: DNS has no record of it.
 pub fn fqdn(pod: &Pod, domain: &str) -> Option<String> {
+    if name_override(pod).is_some() {
+        return None;
+    }
     let sub = pod.spec.as_ref()?.subdomain.as_deref().filter(|s| !s.is_empty())?;
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     Some(format!("{}.{sub}.{namespace}.svc.{domain}", hostname(pod)))
@@ -199,5 +204,16 @@ mod tests {
         assert!(text.contains("10.0.0.5\tweb-0.web.n.svc.cluster.local\tweb-0\n"), "{text}");
         assert!(text.contains("fd00::5\tweb-0.web.n.svc.cluster.local\tweb-0\n"), "{text}");
         assert!(text.ends_with("1.2.3.4\ta\tb\n"));
+    }
+
+    #[test]
+    fn a_name_that_replaces_the_own_one_has_no_domain() {
+        let spec =
+            json!({"containers": [], "hostname": "own", "subdomain": "web", "hostnameOverride": "other.example"});
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})).unwrap();
+        assert_eq!((hostname(&pod).as_str(), fqdn(&pod, "cluster.local")), ("other.example", None));
+        let text = hosts(&pod, &["10.0.0.5".into()], "cluster.local");
+        assert!(text.contains("10.0.0.5\tother.example\n"), "{text}");
     }
 }

@@ -150,6 +150,20 @@ async fn pods_are_charged_for_their_containers() {
     let ended = json!({"status": {"phase": "Succeeded"}});
     assert_eq!(call(&p.c, "PATCH", &format!("{PODS}/small/status"), ended).await.0, 200);
     p.wait("compute", |s| s["used"]["pods"] == "1" && s["used"]["requests.cpu"] == "600m").await;
+    // Limits of a pod as a whole are enough: its requests default to them, and its containers need none.
+    let whole = |name: &str, cpu: &str| {
+        let mut pod = pod(name, json!({}));
+        pod["spec"]["resources"] = json!({"limits": {"cpu": cpu, "memory": "256Mi"}});
+        pod
+    };
+    let message = p.refused(PODS, whole("large", "401m")).await;
+    assert!(
+        message.contains("exceeded quota: compute, requested: requests.cpu=401m, used: requests.cpu=600m"),
+        "{message}"
+    );
+    p.make(PODS, whole("whole", "400m")).await;
+    let used = p.wait("compute", |s| s["used"]["pods"] == "2").await["used"].clone();
+    assert_eq!(used, json!({"requests.cpu": "1", "limits.memory": "512Mi", "pods": "2"}));
 }
 
 /// Clauses: C14.resourcequota-scopes
@@ -232,7 +246,7 @@ async fn devices_are_counted() {
     let p = Plane::start(12).await;
     let (devices, extended) =
         ("gpu.deviceclass.resource.k8s.io/devices", "requests.deviceclass.resource.kubernetes.io/gpu");
-    p.quota("devices", json!({"hard": {devices: "5", extended: "2"}})).await;
+    p.quota("devices", json!({"hard": {devices: "5", extended: "6"}})).await;
     let claims = "/apis/resource.k8s.io/v1/namespaces/golden/resourceclaims";
     let claim =
         |name: &str, requests: Value| json!({"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}});
@@ -254,6 +268,50 @@ async fn devices_are_counted() {
     };
     p.make(pods, pod("small", gpu(2))).await;
     assert!(p.refused(pods, pod("more", gpu(1))).await.contains(&format!("requested: {extended}=1")));
+}
+
+/// Devices can be had through claims and through extended resources, and a quota of the latter limits both. A claim that the scheduler
+/// made for a pod counts only for what the pod does not.
+#[tokio::test]
+async fn claims_count_for_the_extended_resources_of_their_classes() {
+    let p = Plane::start(13).await;
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+    p.make("/apis/resource.k8s.io/v1/deviceclasses", class).await;
+    let names = ["requests.deviceclass.resource.kubernetes.io/gpu", "requests.example.com/gpu"];
+    p.quota("extended", json!({"hard": {names[0]: "6", names[1]: "6"}})).await;
+    let claims = "/apis/resource.k8s.io/v1/namespaces/golden/resourceclaims";
+    let claim = |name: &str, metadata: Value, count: u32| {
+        let requests = json!([{"name": "x", "exactly": {"deviceClassName": "gpu", "count": count}}]);
+        let mut claim = json!({"metadata": metadata, "spec": {"devices": {"requests": requests}}});
+        claim["metadata"]["name"] = name.into();
+        claim
+    };
+    let used = async |amount: &str| {
+        p.wait("extended", |s| names.iter().all(|n| s["used"][n] == amount)).await;
+    };
+    p.make(claims, claim("own", json!({}), 2)).await;
+    used("2").await;
+    let amounts = json!({"deviceclass.resource.kubernetes.io/gpu": 2, "example.com/gpu": 2});
+    let made = p.make(PODS, pod("small", json!({"requests": amounts, "limits": amounts}))).await;
+    used("4").await;
+    let of = |uid: &Value| {
+        json!({"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}, "ownerReferences":
+            [{"apiVersion": "v1", "kind": "Pod", "name": "small", "uid": uid, "controller": true}]})
+    };
+    let uid = &made["metadata"]["uid"];
+    let why = p.refused(claims, claim("more", of(uid), 5)).await;
+    assert!(why.contains(&format!("requested: {}=3,{}=3", names[0], names[1])), "{why}");
+    // Saying that a claim is of a pod does not help.
+    let why = p.refused(claims, claim("false", of(&json!("another")), 4)).await;
+    assert!(why.contains(&format!("requested: {}=4", names[0])), "{why}");
+    p.make(claims, claim("made", of(uid), 4)).await;
+    used("6").await;
+    let why = p.refused(claims, claim("second", of(uid), 2)).await;
+    assert!(why.contains(&format!("requested: {}=2", names[0])), "{why}");
+    // The controller counts the same.
+    let (code, answer, _) = call(&p.c, "DELETE", &format!("{claims}/own"), Value::Null).await;
+    assert_eq!(code, 200, "{answer}");
+    used("4").await;
 }
 
 /// Upstream never counted events; a quota that names them limits nothing and says nothing of them.
