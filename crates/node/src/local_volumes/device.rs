@@ -147,7 +147,7 @@ async fn repair(device: &str) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Mounts the device of a volume at `place`, after formatting an empty one. About `user` see [`format`].
+/// Mounts the device of a volume at `place`, after formatting an empty one. About `user` see [`format()`].
 pub(super) async fn format_and_mount(
     volume: &LocalVolume,
     place: &Path,
