@@ -94,10 +94,10 @@ impl Clients {
             EndpointAddress::Url(url) => by_url(url).map_err(CallError::NotSent)?,
             EndpointAddress::Service { namespace, name, path, port } => {
                 let host = format!("{name}.{namespace}.svc:{port}");
-                let path = if path.is_empty() { "/" } else { path };
+                let path = cleaned(path);
                 let address = self.services.resolve(registry, namespace, name, *port);
-                let address = address.map_err(|e| sending(format!("{}: {e}", shown(&host, path))))?;
-                let (server, path) = (format!("https://{address}"), path.to_owned());
+                let address = address.map_err(|e| sending(format!("{}: {e}", shown(&host, &path))))?;
+                let server = format!("https://{address}");
                 Target { server, host, path, name: Some(format!("{name}.{namespace}.svc")), reach: self.endpoints }
             }
         };
@@ -190,9 +190,7 @@ enum Failure {
 pub(crate) fn own_path(to: &Endpoint) -> Option<String> {
     match &to.place {
         address if address.target() != "kubernetes.default.svc:443" => None,
-        EndpointAddress::Service { path, .. } => {
-            Some(path.clone()).filter(|p| !p.is_empty()).or_else(|| Some("/".into()))
-        }
+        EndpointAddress::Service { path, .. } => Some(cleaned(path)),
         EndpointAddress::Url(url) => by_url(url).ok().map(|t| t.path),
     }
 }
@@ -202,7 +200,21 @@ fn by_url(url: &str) -> Result<Target, String> {
     let Some(authority) = uri.authority().filter(|_| uri.scheme_str() == Some("https")) else {
         return Err(format!("Unparsable URL: {url:?} is not https with a host"));
     };
-    let path = if uri.path().is_empty() { "/" } else { uri.path() };
     let host = authority.to_string();
-    Ok(Target { server: format!("https://{host}"), host, path: path.to_owned(), name: None, reach: Reach::Anywhere })
+    let path = cleaned(uri.path());
+    Ok(Target { server: format!("https://{host}"), host, path, name: None, reach: Reach::Anywhere })
+}
+
+/// A path without empty parts, dots and a slash at its end, as Go's `path.Join` makes it: configurations often have two slashes where a
+/// base and a path meet, and servers in Go answer such a path with a redirection.
+fn cleaned(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }

@@ -63,8 +63,12 @@ impl ApiResource {
     /// or one that is no path segment.
     pub fn path(&self, namespace: Option<&str>, name: Option<&str>, sub: Option<&str>) -> Result<String, crate::Error> {
         let g = &self.0.gvr;
-        let mut p =
-            if g.group.is_empty() { format!("/api/{}", g.version) } else { format!("/apis/{}/{}", g.group, g.version) };
+        let mut p = match (g.group.as_str(), g.version.as_str()) {
+            // Of an object in a file without an apiVersion: no server has it, and its answer is the error.
+            ("", "") => "/api".to_owned(),
+            ("", version) => format!("/api/{version}"),
+            (group, version) => format!("/apis/{group}/{version}"),
+        };
         if let (true, Some(ns)) = (self.0.namespaced, namespace) {
             p.push_str("/namespaces/");
             push_segment(&mut p, "namespace", ns)?;

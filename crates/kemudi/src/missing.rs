@@ -2,12 +2,15 @@
 
 /// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
-    ("Ingresses, Gateways", "stored; no traffic is served"),
+    (
+        "Ingresses, Gateways",
+        "Ingresses are stored, Gateways after their definitions were installed; no controller that serves them is built in, as in Kubernetes",
+    ),
     (
         "snapshots of provisioned volumes",
         "CSI drivers bring snapshots of their own; the default class has none, but copies of claims",
     ),
-    ("network volumes except NFS and CSI", "pods that mount them wait, with an event"),
+    ("volumes of the types `iscsi` and `fc`", "pods that mount them wait, with an event"),
     (
         "`kubectl debug POD --target=CONTAINER`",
         "the new container has the network and volumes of the pod, but sees only its own processes, except with `shareProcessNamespace`",

@@ -40,9 +40,9 @@ enum Format {
   4  the rehearsal did not come to its end within the timeout
   5  the rehearsal did not come to its end within --max-real-time")]
 pub struct SimOptions {
-    /// Scenario to rehearse (YAML or JSON).
+    /// Scenario to rehearse (YAML or JSON); `-` reads standard input.
     scenario: PathBuf,
-    /// File or directory with manifests; may be repeated.
+    /// File or directory with manifests, or `-` for standard input; may be repeated.
     #[arg(short = 'f', long, value_delimiter = ',')]
     filename: Vec<String>,
     /// Also read subdirectories.
@@ -109,7 +109,7 @@ pub fn main(o: &SimOptions) -> ExitCode {
     let page = match o.html.as_deref().map(Page::prepare).transpose() {
         Ok(page) => page,
         Err(problem) => {
-            note!("error: {}", simulation::printable(&problem));
+            print_error(&problem);
             return ExitCode::from(FAILED);
         }
     };
@@ -134,9 +134,15 @@ pub fn main(o: &SimOptions) -> ExitCode {
         Err(Failure::Other(problem)) => (FAILED, vec![problem]),
     };
     for problem in problems {
-        note!("error: {}", simulation::printable(&problem));
+        print_error(&problem);
     }
     ExitCode::from(code)
+}
+
+/// Prints an error. Further lines of it are indented, so that none looks like another error.
+fn print_error(problem: &str) {
+    let lines: Vec<String> = problem.lines().map(|line| simulation::printable(line).trim_end().to_owned()).collect();
+    note!("error: {}", lines.join("\n  "));
 }
 
 fn out_of_time(limit: Span, phase: &str) -> String {
@@ -156,7 +162,7 @@ fn watch(limit: Span, progress: Arc<Progress>) -> Option<mpsc::Sender<()>> {
         }
         progress.stop();
         if is_over(GRACE) {
-            note!("error: {}", simulation::printable(&out_of_time(limit, &progress.phase())));
+            print_error(&out_of_time(limit, &progress.phase()));
             std::process::exit(i32::from(OUT_OF_TIME));
         }
     });
@@ -200,15 +206,23 @@ impl Drop for Page {
 }
 
 fn rehearse(o: &SimOptions, progress: Arc<Progress>) -> Result<Rehearsal, Failure> {
-    let name = o.scenario.display();
-    let bytes = manifests::read_file_within(&o.scenario, MOST_BYTES, FileTypes::RegularAndPipes)
-        .map_err(|why| bad(format!("open {name}: {why}")))?;
+    let inputs = o.filename.iter().map(Path::new).chain([o.scenario.as_path()]).filter(|path| is_standard_input(path));
+    if inputs.count() > 1 {
+        return Err(bad("standard input (`-`) can be read only once"));
+    }
+    let name = source_name(&o.scenario);
+    let bytes = match is_standard_input(&o.scenario) {
+        true => manifests::read_within(std::io::stdin(), MOST_BYTES),
+        false => manifests::read_file_within(&o.scenario, MOST_BYTES, FileTypes::RegularAndPipes),
+    };
+    let bytes = bytes.map_err(|why| bad(format!("open {name}: {why}")))?;
     let text = manifests::decode_text(&bytes);
     let mut scenario = Scenario::decode(&text).map_err(|e| bad(format!("{name}: {e}")))?;
     if let Some(seed) = o.seed {
         scenario.seed = seed;
     }
-    read_applied_files(&mut scenario, o.scenario.parent().unwrap_or(Path::new(".")))?;
+    let base = o.scenario.parent().unwrap_or(Path::new("."));
+    read_applied_files(&mut scenario, base).map_err(|e| e.at(&name))?;
     let copy = if o.from_cluster { from_cluster(o, &progress)? } else { from_manifests(o)? };
     let options = Options { timeout: o.timeout.0, progress };
     simulation::rehearse(scenario, &copy, &options).map_err(|e| match e {
@@ -223,6 +237,37 @@ fn rehearse(o: &SimOptions, progress: Arc<Progress>) -> Result<Rehearsal, Failur
     })
 }
 
+fn is_standard_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn source_name(path: &Path) -> String {
+    if is_standard_input(path) { "standard input".into() } else { path.display().to_string() }
+}
+
+/// Reads the objects of one path of `--filename`.
+fn read_manifests(path: &str, recursive: bool) -> Result<Vec<Document>, Failure> {
+    let read = if is_standard_input(Path::new(path)) {
+        let bytes = manifests::read_within(std::io::stdin(), MOST_BYTES);
+        let bytes = bytes.map_err(|why| bad(format!("open standard input: {why}")))?;
+        manifests::read_stream("standard input", &bytes)
+    } else {
+        let given = [path.to_owned()];
+        manifests::read_files_within(&given, recursive, MOST_BYTES, FileTypes::RegularAndPipes)
+    };
+    read.map_err(|errors| match !recursive && has_only_subdirectories(path) {
+        true => Failure::Input(problems(errors).map(|p| p + "; -R also reads subdirectories").collect()),
+        false => Failure::Input(problems(errors).collect()),
+    })
+}
+
+/// Whether a directory has other directories and no manifest.
+fn has_only_subdirectories(path: &str) -> bool {
+    let is_empty = manifests::expand(Path::new(path), path, false).is_err();
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    is_empty && entries.into_iter().any(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+}
+
 /// Reads the files that steps apply. Paths are relative to the scenario.
 fn read_applied_files(scenario: &mut Scenario, base: &Path) -> Result<(), Failure> {
     for (i, step) in scenario.steps.iter().enumerate() {
@@ -233,7 +278,7 @@ fn read_applied_files(scenario: &mut Scenario, base: &Path) -> Result<(), Failur
         for file in files {
             let path = base.join(file).to_string_lossy().into_owned();
             let documents = manifests::read_files_within(&[path], false, MOST_BYTES, FileTypes::Regular)
-                .map_err(|e| problems(e).at(&format!("steps[{i}].applyFiles")))?;
+                .map_err(|e| Failure::Input(problems(e).collect()).at(&format!("steps[{i}].applyFiles")))?;
             if documents.is_empty() {
                 return Err(bad(format!("steps[{i}].applyFiles: {file} has no objects")));
             }
@@ -244,8 +289,8 @@ fn read_applied_files(scenario: &mut Scenario, base: &Path) -> Result<(), Failur
     Ok(())
 }
 
-fn problems(errors: Vec<manifests::Error>) -> Failure {
-    Failure::Input(errors.iter().map(manifests::Error::brief).collect())
+fn problems(errors: Vec<manifests::Error>) -> impl Iterator<Item = String> {
+    errors.into_iter().map(|e| e.brief())
 }
 
 impl Failure {
@@ -262,7 +307,7 @@ fn from_manifests(o: &SimOptions) -> Result<Copy, Failure> {
     let mut notes = Vec::new();
     let documents = match &o.kustomize {
         Some(directory) => {
-            let (documents, warnings) = manifests::read_kustomization(directory).map_err(|e| problems(vec![e]))?;
+            let (documents, warnings) = manifests::read_kustomization(directory).map_err(|e| bad(e.brief()))?;
             notes.extend(warnings);
             documents
         }
@@ -272,11 +317,9 @@ fn from_manifests(o: &SimOptions) -> Result<Copy, Failure> {
         None => {
             let mut documents = Vec::new();
             for path in &o.filename {
-                let given = std::slice::from_ref(path);
-                let read = manifests::read_files_within(given, o.recursive, MOST_BYTES, FileTypes::RegularAndPipes);
-                let read = read.map_err(problems)?;
+                let read = read_manifests(path, o.recursive)?;
                 if read.is_empty() {
-                    return Err(bad(format!("{path} has no objects")));
+                    return Err(bad(format!("{} has no objects", source_name(Path::new(path)))));
                 }
                 documents.extend(read);
             }
@@ -290,10 +333,11 @@ fn from_manifests(o: &SimOptions) -> Result<Copy, Failure> {
         let Document { source, number, object } = d;
         Source { object, origin: format!("{source}, document {number}") }
     };
-    let files = o.kustomize.clone().unwrap_or_else(|| o.filename.join(", "));
+    let names = o.filename.iter().map(|path| source_name(Path::new(path))).collect::<Vec<_>>();
+    let files = o.kustomize.clone().unwrap_or_else(|| names.join(", "));
     let described = vec![format!("{} objects of {files}", documents.len())];
     let sources = documents.into_iter().map(source).collect();
-    Ok(Copy { sources, live: false, namespace: o.namespace.clone(), described, notes })
+    Ok(Copy { sources, taken: None, namespace: o.namespace.clone(), described, notes })
 }
 
 fn from_cluster(o: &SimOptions, progress: &Progress) -> Result<Copy, Failure> {
@@ -309,7 +353,7 @@ fn from_cluster(o: &SimOptions, progress: &Progress) -> Result<Copy, Failure> {
     let server = resolved.https.server.clone();
     runtime.block_on(async {
         let client = resolved.client("kemudi-sim", &clock).await.map_err(bad)?.with_timeout(Duration::from_secs(120));
-        let read = simulation::snapshot::read(&client, &server).await;
+        let read = simulation::snapshot::read(&client, &server, clock.now()).await;
         read.map_err(|e| Failure::Other(format!("reading the cluster at {server}: {e}")))
     })
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::{CHANGE_CAUSE, Kube};
 use client::{FieldValidation, Patch, WriteOptions};
-use meta::Object;
+use meta::{Gvk, Object};
 use std::sync::Arc;
 
 /// An object from a file, or the name of one on the server.
@@ -132,7 +132,15 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
     let Some(gvk) = object.gvk() else {
         return text(format!("unable to decode {source:?}: unexpected GroupVersion string: {}", object.api_version()));
     };
-    let Some(resource) = k.resource_of(&gvk).await? else {
+    let found = match gvk.version.is_empty() {
+        // The kind of the core group, whose path lacks the version.
+        true => {
+            let found = k.resource_of(&Gvk::new("", "v1", &*gvk.kind)).await?;
+            found.map(|r| Arc::new(Resource { version: String::new(), ..(*r).clone() }))
+        }
+        false => k.resource_of(&gvk).await?,
+    };
+    let Some(resource) = found else {
         return Err(unmapped(source, &object));
     };
     let mut namespace = String::new();

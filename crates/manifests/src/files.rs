@@ -92,9 +92,14 @@ pub fn read_file_within(path: &Path, limit: u64, accepted: FileTypes) -> Result<
     if !kind.is_file() && !is_pipe {
         return Err("is not a regular file".into());
     }
-    let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(|e| os_message(&e))?;
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| os_message(&e))?;
+    read_within(file, limit)
+}
+
+/// Reads at most `limit` bytes. Errors with the reason if there are more.
+pub fn read_within(source: impl Read, limit: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    source.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| os_message(&e))?;
     if bytes.len() as u64 > limit {
         return Err(format!("is larger than {} MiB", limit >> 20));
     }

@@ -1,11 +1,11 @@
 //! Manifests as kubectl reads them: files, directories and kustomizations of YAML or JSON, several documents per file, lists split
 //! into their items (`k8s.io/cli-runtime/pkg/resource`).
 //!
-//! Invariant: messages are upstream's, and no server is needed. Left out: URLs, standard input, and validation against a server.
+//! Invariant: messages are upstream's, and no server is needed. Left out: URLs, and validation against a server.
 
 mod files;
 
-pub use files::{Disk, FileTypes, expand, read_file_within};
+pub use files::{Disk, FileTypes, expand, read_file_within, read_within};
 
 use meta::{Object, Value};
 use std::borrow::Cow;
@@ -85,11 +85,18 @@ fn read_all(
     if errors.is_empty() { Ok(documents) } else { Err(errors) }
 }
 
+/// Reads all objects of a text, which `name` names in errors.
+pub fn read_stream(name: &str, bytes: &[u8]) -> Result<Vec<Document>, Vec<Error>> {
+    let (mut documents, mut errors) = (Vec::new(), Vec::new());
+    read_text(name, bytes, &mut documents, &mut errors);
+    if errors.is_empty() { Ok(documents) } else { Err(errors) }
+}
+
 fn read_text(name: &str, bytes: &[u8], documents: &mut Vec<Document>, errors: &mut Vec<Error>) {
     for (i, value) in values(&decode_text(bytes)).into_iter().enumerate() {
         let source = format!("{name}, document {}", i + 1);
         let read = match value {
-            Ok(v) => objects(&source, &|_| Ok(()), v),
+            Ok(v) => check_version(&source, &v).and_then(|()| objects(&source, &|_| Ok(()), v)),
             Err(why) => Err(unreadable(&source, &why)),
         };
         match read {
@@ -120,6 +127,15 @@ pub fn invalid(source: &str, why: &str) -> Error {
     Error::new(format!(
         "error validating {source:?}: error validating data: {why}; if you choose to ignore these errors, turn validation off with --validate=false"
     ))
+}
+
+/// Errors if a document has a kind and no `apiVersion`.
+pub fn check_version(source: &str, document: &Value) -> Result<(), Error> {
+    let text = |field: &str| document[field].as_str().unwrap_or_default();
+    match text("apiVersion").is_empty() && !text("kind").is_empty() {
+        true => Err(invalid(source, "apiVersion not set")),
+        false => Ok(()),
+    }
 }
 
 /// Formats an operating system error as Go does: without the number, and in lower case.
@@ -241,6 +257,7 @@ fn json_type(v: &Value) -> Option<&'static str> {
 pub type Check<'a> = &'a dyn Fn(&Object) -> Result<(), String>;
 
 /// Returns the object or the list items of a document, each or the reason why it cannot be decoded. Errors if the document is invalid.
+/// An object that is no item may lack its `apiVersion`: see [`check_version`].
 pub fn objects(source: &str, check: Check<'_>, document: Value) -> Result<Vec<Result<Object, Error>>, Error> {
     let refuse = |why: String| Ok(vec![undecodable(source, &why)]);
     let shown = codec::json::to_string(&document, codec::json::Html::Keep);
@@ -251,9 +268,6 @@ pub fn objects(source: &str, check: Check<'_>, document: Value) -> Result<Vec<Re
     if o.kind().is_empty() {
         let undecodable = undecodable(source, &format!("Object 'Kind' is missing in '{shown}'"));
         return Ok(vec![undecodable.map_err(|e| Error { document: Some(shown), ..e })]);
-    }
-    if o.api_version().is_empty() {
-        return Err(invalid(source, "apiVersion not set"));
     }
     if let Some(items) = o.get("items") {
         if let Some(is) = json_type(items).filter(|is| *is != "array") {

@@ -89,8 +89,12 @@ impl Scope {
     }
 }
 
-/// Whether neither the pod nor any container requests or limits CPU or memory (best effort).
+/// Whether a pod is of the class of service `BestEffort`: it neither requests nor limits CPU or memory. Resources of the pod as a whole decide
+/// alone if it has some.
 fn is_best_effort(pod: &Object) -> bool {
+    if let Some(class) = pod.str_at(&["status", "qosClass"]).filter(|c| !c.is_empty()) {
+        return class == "BestEffort";
+    }
     let has_resources = |r: Option<&Value>| {
         let parts = ["requests", "limits"].iter().filter_map(|p| r?.get(*p)?.as_object());
         let quantity = |v: &Value| v.as_str().and_then(|q| meta::Quantity::parse(q).ok());
@@ -98,9 +102,12 @@ fn is_best_effort(pod: &Object) -> bool {
             .flatten()
             .any(|(k, v)| matches!(k.as_str(), "cpu" | "memory") && quantity(v).is_some_and(|q| q.sign() > 0))
     };
+    if let Some(whole) = pod.at(&["spec", "resources"]).filter(|r| r.is_object()) {
+        return !has_resources(Some(whole));
+    }
     let lists = ["containers", "initContainers"].map(|l| pod.at(&["spec", l]).and_then(Value::as_array));
     let mut containers = lists.into_iter().flatten().flatten();
-    !has_resources(pod.at(&["spec", "resources"])) && !containers.any(|c| has_resources(c.get("resources")))
+    !containers.any(|c| has_resources(c.get("resources")))
 }
 
 fn crosses_namespaces(pod: &Object) -> bool {

@@ -136,14 +136,49 @@ fn containers<'a>(pod: &'a Object, list: &str) -> impl Iterator<Item = &'a Value
     pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The resources of a pod: the sum of its containers and sidecars, or the maximum during initialization
+/// The resources that a pod desires: the sum of its containers and sidecars, or the maximum during initialization
 /// (`k8s.io/component-helpers/resource`).
 pub fn total(o: &Object, part: &str) -> Amounts {
+    sum_of(o, part, |c, _| part_amounts(c.get("resources"), part))
+}
+
+/// Whether quotas charge a resource of a pod as a whole.
+fn is_pod_level(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with(HUGEPAGES)
+}
+
+/// Whether a pod has requests or limits as a whole.
+fn has_pod_level(pod: &Object) -> bool {
+    let of = |part| part_amounts(pod.at(&["spec", "resources"]), part);
+    ["requests", "limits"].into_iter().any(|part| of(part).keys().any(|name| is_pod_level(name)))
+}
+
+/// The resources of a container while it is resized: the largest of those that it should have, has, and was promised. A resize that its
+/// node cannot carry out does not count.
+fn in_use(pod: &Object, container: &Value, statuses: &str, part: &str) -> Amounts {
+    let desired = part_amounts(container.get("resources"), part);
+    let all = pod.at(&["status", statuses]).and_then(Value::as_array).into_iter().flatten();
+    let status = all.into_iter().find(|s| s["name"] == container["name"]).filter(|s| s["resources"].is_object());
+    let Some(status) = status else { return desired };
+    let conditions = pod.at(&["status", "conditions"]).and_then(Value::as_array).into_iter().flatten();
+    let pending = conditions.into_iter().find(|c| c["type"] == "PodResizePending");
+    let mut most = part_amounts(status.get("resources"), part);
+    if part == "requests" {
+        max(&mut most, super::amounts(status.get("allocatedResources")));
+    }
+    if pending.is_none_or(|c| c["reason"] != "Infeasible") {
+        max(&mut most, desired);
+    }
+    most
+}
+
+/// Sums `resources`, a function of a container and the list of its status, over the containers of a pod.
+fn sum_of(o: &Object, part: &str, resources: impl Fn(&Value, Option<&str>) -> Amounts) -> Amounts {
     let mut sum = Amounts::new();
-    containers(o, "containers").for_each(|c| add(&mut sum, part_amounts(c.get("resources"), part)));
+    containers(o, "containers").for_each(|c| add(&mut sum, resources(c, Some("containerStatuses"))));
     let (mut beside, mut most) = (Amounts::new(), Amounts::new());
     for c in containers(o, "initContainers") {
-        let own = part_amounts(c.get("resources"), part);
+        let own = resources(c, (c["restartPolicy"] == "Always").then_some("initContainerStatuses"));
         let mut then = beside.clone();
         add(&mut then, own.clone());
         if c["restartPolicy"] == "Always" {
@@ -153,15 +188,17 @@ pub fn total(o: &Object, part: &str) -> Amounts {
         max(&mut most, then);
     }
     max(&mut sum, most);
-    for (k, q) in part_amounts(o.at(&["spec", "resources"]), part) {
-        sum.insert(k, q);
-    }
+    let whole = part_amounts(o.at(&["spec", "resources"]), part);
+    sum.extend(whole.into_iter().filter(|(name, _)| is_pod_level(name)));
     sum
 }
 
 /// The sum of pod resources and overhead.
 fn pod(o: &Object, part: &str) -> Amounts {
-    let mut sum = total(o, part);
+    let mut sum = sum_of(o, part, |c, statuses| match statuses {
+        Some(statuses) => in_use(o, c, statuses, part),
+        None => part_amounts(c.get("resources"), part),
+    });
     let overhead = super::amounts(o.at(&["spec", "overhead"]));
     let applies = |k: &str| part == "requests" || sum.get(k).is_some_and(|q| !q.is_zero());
     let overhead = overhead.into_iter().filter(|(k, _)| applies(k)).collect();
@@ -242,8 +279,11 @@ fn whole(q: Quantity) -> Quantity {
     if q.is_integer() { q } else { Quantity::from_int(q.value()) }
 }
 
-/// Requests and limits that containers omit although a quota on CPU or memory requires them.
+/// Requests and limits that containers omit although a quota on CPU or memory requires them. A pod that has some as a whole needs none.
 pub(crate) fn missing(names: &[&str], pod: &Object) -> Option<String> {
+    if has_pod_level(pod) {
+        return None;
+    }
     let must = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for c in containers(pod, "containers").chain(containers(pod, "initContainers")) {
@@ -258,4 +298,106 @@ pub(crate) fn missing(names: &[&str], pod: &Object) -> Option<String> {
     };
     let all: Vec<String> = missing.into_iter().map(entry).collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(spec: Value, status: Value) -> Object {
+        Object::from_value(json!({"metadata": {"name": "p"}, "spec": spec, "status": status})).unwrap()
+    }
+
+    #[track_caller]
+    fn check(spec: Value, status: Value, expect: &[(&str, &str)]) {
+        let all = usage("", "pods", &object(spec.clone(), status), None);
+        for (name, amount) in expect {
+            let found = all.get(*name).map(ToString::to_string).unwrap_or_default();
+            assert_eq!(found, *amount, "{name} of {spec}");
+        }
+    }
+
+    #[test]
+    fn pods_are_charged_as_a_whole() {
+        let with = |requests: Value, limits: Value| json!({"requests": requests, "limits": limits});
+        let container = |resources: Value| json!([{"name": "c", "resources": resources}]);
+        // Only limits as a whole, before the defaults: there are no requests to charge.
+        let limits = json!({"containers": [{"name": "c"}], "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}});
+        check(limits, json!({}), &[("limits.cpu", "1"), ("limits.memory", "1Gi"), ("requests.cpu", ""), ("pods", "1")]);
+        // What the pod has as a whole replaces the sum of the containers; other resources stay.
+        let both = json!({"containers": container(with(json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}), json!({"cpu": "2"}))),
+            "resources": with(json!({"cpu": "3", "ephemeral-storage": "9Gi", "hugepages-2Mi": "4Mi"}), json!({"memory": "5Gi"}))});
+        check(
+            both,
+            json!({}),
+            &[
+                ("requests.cpu", "3"),
+                ("cpu", "3"),
+                ("requests.memory", "1Gi"),
+                ("requests.ephemeral-storage", "1Gi"),
+                ("requests.hugepages-2Mi", "4Mi"),
+                ("limits.cpu", "2"),
+                ("limits.memory", "5Gi"),
+            ],
+        );
+        let overhead =
+            json!({"overhead": {"cpu": "100m"}, "resources": with(json!({"cpu": "1"}), json!({"cpu": "0"}))});
+        check(overhead, json!({}), &[("requests.cpu", "1100m"), ("limits.cpu", "0")]);
+    }
+
+    #[test]
+    fn a_resize_is_charged_with_the_larger_amount() {
+        let spec =
+            json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}]});
+        let status = |allocated: &str, condition: &str| {
+            json!({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": allocated},
+            "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "4"}}}], "conditions": [{"type": "PodResizePending", "reason": condition}]})
+        };
+        check(spec.clone(), status("500m", "Deferred"), &[("requests.cpu", "1"), ("limits.cpu", "4")]);
+        check(spec.clone(), status("3", "Deferred"), &[("requests.cpu", "3"), ("limits.cpu", "4")]);
+        check(spec.clone(), status("500m", "Infeasible"), &[("requests.cpu", "500m"), ("limits.cpu", "4")]);
+        check(
+            spec,
+            json!({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "9"}}]}),
+            &[("requests.cpu", "1")],
+        );
+    }
+
+    #[test]
+    fn containers_of_a_pod_with_resources_need_none() {
+        let names = ["cpu", "limits.memory", "requests.cpu", "pods"];
+        let missing = |spec: Value| missing(&names, &object(spec, json!({})));
+        let containers = json!([{"name": "b"}, {"name": "a", "resources": {"requests": {"cpu": "1"}}}]);
+        assert_eq!(
+            missing(json!({"containers": containers, "initContainers": [{"name": "i"}]})).as_deref(),
+            Some("cpu for: b,i; limits.memory for: a,b,i; requests.cpu for: b,i")
+        );
+        for (resources, needs) in [
+            (json!({"limits": {"cpu": "1"}}), false),
+            (json!({"requests": {"hugepages-2Mi": "2Mi"}}), false),
+            (json!({}), true),
+            (json!({"limits": {}, "requests": {}}), true),
+        ] {
+            let found = missing(json!({"containers": containers, "resources": resources}));
+            assert_eq!(found.is_some(), needs, "{resources}");
+        }
+    }
+
+    #[test]
+    fn scopes_follow_the_class_of_service() {
+        let best_effort = crate::Scope::read(&json!({"scopeName": "BestEffort"}));
+        let containers = json!([{"name": "c", "resources": {"requests": {"cpu": "1"}}}]);
+        for (spec, status, expect) in [
+            (json!({"containers": containers}), json!({}), false),
+            (json!({"containers": [{"name": "c"}]}), json!({}), true),
+            (json!({"containers": [{"name": "c"}], "resources": {"limits": {"memory": "1Gi"}}}), json!({}), false),
+            // Resources of the pod as a whole decide, if it has any, and what the status says before both.
+            (json!({"containers": containers, "resources": {"limits": {"hugepages-2Mi": "2Mi"}}}), json!({}), true),
+            (json!({"containers": containers}), json!({"qosClass": "BestEffort"}), true),
+            (json!({"containers": [{"name": "c"}]}), json!({"qosClass": "Burstable"}), false),
+        ] {
+            assert_eq!(best_effort.holds("", "pods", &object(spec.clone(), status)), expect, "{spec}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::journal::Journal;
 use crate::link::Link;
 use crate::load::Load;
 use crate::node_spec::ZONE;
-use crate::nodes::{NodeSpec, Nodes};
+use crate::nodes::{Machine, NodeSpec, Nodes};
 use auth::user::GROUP_MASTERS;
 use client::{ApiResource, Client, Informers, ListOptions, Trigger, WriteOptions};
 use controllers::certificates::Authority;
@@ -167,7 +167,12 @@ impl ControlPlane {
 
     /// Starts the agent of a node that exists. It sends heartbeats if a controller needs them.
     pub(crate) fn attach_node(&self, name: &str) {
-        self.nodes.attach(name, self.components.contains_key(NODE_CONTROLLER));
+        self.nodes.attach(name, self.components.contains_key(NODE_CONTROLLER), Machine::Runs);
+    }
+
+    /// The same, but the node's machine does not run until a step starts it.
+    pub(crate) fn attach_failed_node(&self, name: &str) {
+        self.nodes.attach(name, self.components.contains_key(NODE_CONTROLLER), Machine::Failed);
     }
 
     /// The component of a name.

@@ -6,8 +6,10 @@
 use crate::control_plane;
 use crate::operations::FOREIGN_OWNER;
 use crate::rehearsal::Progress;
+use crate::requests;
 use client::{Client, FieldValidation, Patch, WriteOptions};
-use meta::{Gvk, Object, Value};
+use jiff::{SignedDuration, Timestamp};
+use meta::{Clock, Gvk, Object, Value};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,8 +37,8 @@ pub struct Source {
 #[derive(Clone, Debug, Default)]
 pub struct Copy {
     pub sources: Vec<Source>,
-    /// Whether it is the state of a running cluster, with UIDs and statuses.
-    pub live: bool,
+    /// When the state of a running cluster was read, with UIDs and statuses; none for manifests.
+    pub taken: Option<Timestamp>,
     /// The namespace of objects that name none.
     pub namespace: String,
     /// What was copied, in words.
@@ -50,6 +52,8 @@ pub struct Copy {
 pub(crate) struct Loaded {
     /// Nodes of the copy that run.
     pub nodes: Vec<String>,
+    /// Nodes of the copy that are not ready.
+    pub down: Vec<String>,
     /// UIDs of pods that run already.
     pub running: Vec<String>,
     pub notes: Vec<String>,
@@ -66,10 +70,49 @@ struct Loader<'a> {
     uids: BTreeMap<String, String>,
     /// How many objects of each owner's kind had to lose it.
     orphans: BTreeMap<String, usize>,
+    times: Times,
     loaded: Loaded,
 }
 
+/// Moves the times of a running cluster to where virtual time begins, so that they are as long ago as they were.
+struct Times {
+    by: SignedDuration,
+    /// No time of the copy is later: the clocks of its machines may be ahead.
+    latest: Timestamp,
+}
+
+impl Times {
+    fn new(taken: Option<Timestamp>, now: Timestamp) -> Self {
+        Self { by: taken.map_or(SignedDuration::ZERO, |taken| now.duration_since(taken)), latest: now }
+    }
+
+    /// Moves all times in a value.
+    fn shift(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Some(moved) = self.shifted(text) {
+                    *text = moved;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.shift(item)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| self.shift(field)),
+            _ => {}
+        }
+    }
+
+    fn shifted(&self, text: &str) -> Option<String> {
+        let time = meta::time::parse(text)?.saturating_add(self.by).ok()?.min(self.latest);
+        // Micro times keep their form.
+        Some(if text.contains('.') { meta::time::format_micro(time) } else { meta::time::format(time) })
+    }
+}
+
 impl Copy {
+    /// Whether it is the state of a running cluster.
+    pub(crate) fn is_live(&self) -> bool {
+        self.taken.is_some()
+    }
+
     /// Creates all objects. Errors with those that the server refuses, each with its origin.
     /// Ends early if the rehearsal is stopped.
     pub(crate) async fn load(
@@ -83,9 +126,13 @@ impl Copy {
         let is_definition = |s: &&Source| s.object.kind() == "CustomResourceDefinition";
         let group = |s: &Source| s.object.str_at(&["spec", "group"]).map(str::to_owned);
         let defined = self.sources.iter().filter(is_definition).filter_map(group).collect();
-        let mut loader = Loader { cluster, client, namespaces, defined, uids, orphans, loaded };
+        let times = Times::new(self.taken, cluster.clock.now());
+        let mut loader = Loader { cluster, client, namespaces, defined, uids, orphans, times, loaded };
         loader.priorities().await;
         let mut sources: Vec<(u8, usize, Source)> = Vec::new();
+        // By kind: names of custom resources that nothing defines.
+        let mut undefined: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut origins: BTreeMap<(Gvk, String, String), &str> = BTreeMap::new();
         for (i, source) in self.sources.iter().enumerate() {
             let mut source = source.clone();
             let kind = source.object.kind().to_owned();
@@ -97,10 +144,29 @@ impl Copy {
                     .push(format!("{kind} {name} is left out: nothing outside the simulation is called"));
                 continue;
             }
+            let gvk = source.object.gvk().unwrap_or_else(|| Gvk::new("", "", &*kind));
+            if !loader.defined.contains(&gvk.group) && requests::is_undefined_custom(cluster, &gvk) {
+                let named = format!("{kind} of {}", source.object.api_version());
+                undefined.entry(named).or_default().push(source.object.name().to_owned());
+                continue;
+            }
+            if !source.object.name().is_empty() {
+                let id = (gvk, source.object.namespace().to_owned(), source.object.name().to_owned());
+                if let Some(first) = origins.insert(id, &self.sources[i].origin) {
+                    let (name, origin) = (source.object.name(), &source.origin);
+                    loader
+                        .loaded
+                        .notes
+                        .push(format!("{origin}: {kind} {name} is in {first}, too, and is applied over it"));
+                }
+            }
             if kind == "CustomResourceDefinition" {
                 source.object.remove(&["spec", "conversion"]);
             }
-            sources.push((rank(&kind, self.live), i, source));
+            sources.push((rank(&kind, self.is_live()), i, source));
+        }
+        for (kind, names) in undefined {
+            loader.loaded.notes.push(left_out(&kind, &names));
         }
         sources.sort_by_key(|(rank, i, _)| (*rank, *i));
         let mut errors = Vec::new();
@@ -110,14 +176,14 @@ impl Copy {
             if progress.is_stopped() {
                 break;
             }
-            let result = if self.live {
+            let result = if self.is_live() {
                 loader.copy(source.object.clone()).await
             } else {
                 loader.apply(source.object.clone(), &self.namespace).await
             };
             match result {
                 Ok(()) => {}
-                Err(e) if self.live => {
+                Err(e) if self.is_live() => {
                     loader.loaded.notes.push(format!("{} was not copied: {e}", source.origin));
                 }
                 Err(e) => errors.push(format!("{}: {e}", source.origin)),
@@ -143,6 +209,16 @@ pub(crate) fn calls_out(object: &Value) -> bool {
 /// Whether a patch of an object of a kind could make the server call something.
 pub(crate) fn may_call_out(kind: &str, patch: &Value) -> bool {
     CALLING.contains(&kind) || !patch["spec"]["conversion"].is_null()
+}
+
+/// Says that custom resources take no part.
+pub(crate) fn left_out(kind: &str, names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    format!(
+        "{kind} is left out ({shown}{more}): its CustomResourceDefinition is not among the objects, and its controller would not run"
+    )
 }
 
 /// Whether an APIService is served by the server itself.
@@ -233,11 +309,11 @@ impl Loader<'_> {
             return Err("nodes are described in the scenario".into());
         }
         if name.is_empty() {
-            return api.create(&options, &object).await.map(drop).map_err(|e| e.to_string());
+            return api.create(&options, &object).await.map(drop).map_err(|e| requests::message(&e));
         }
         options.force = true;
         let is_namespace = object.kind() == "Namespace";
-        api.patch(&name, &options, &Patch::Apply(object.into_value())).await.map_err(|e| e.to_string())?;
+        requests::apply(&api, &options, &object).await?;
         if is_namespace {
             self.namespaces.insert(name.clone());
             self.create_account(&name).await;
@@ -249,7 +325,10 @@ impl Loader<'_> {
     async fn copy(&mut self, mut object: Object) -> Result<(), String> {
         let (uid, kind) = (object.uid().to_owned(), object.kind().to_owned());
         let (namespace, name) = (object.namespace().to_owned(), object.name().to_owned());
-        let status = object.remove(&["status"]).filter(|s| !s.is_null());
+        let mut status = object.remove(&["status"]).filter(|s| !s.is_null());
+        if let Some(status) = &mut status {
+            self.times.shift(status);
+        }
         let (api, _) = self.api(&object, &namespace).await?;
         self.adjust(&mut object, status.as_ref());
         let options = WriteOptions { field_validation: FieldValidation::Ignore, ..WriteOptions::manager(MANAGER) };
@@ -267,6 +346,7 @@ impl Loader<'_> {
                     self.loaded.nodes.push(name);
                 } else {
                     self.loaded.notes.push(format!("node {name} is not ready in the cluster: nothing runs there"));
+                    self.loaded.down.push(name);
                 }
                 return Ok(());
             }
@@ -320,10 +400,11 @@ impl Loader<'_> {
                 object.set(&["spec", "ports"], without.collect::<Vec<_>>());
             }
             "Node" => {
-                // Its own controller sets those of conditions.
-                let taints = object.at(&["spec", "taints"]).and_then(Value::as_array).cloned().unwrap_or_default();
-                let own = |t: &Value| t["key"].as_str().is_some_and(|k| !k.starts_with("node.kubernetes.io/"));
-                object.set(&["spec", "taints"], taints.into_iter().filter(own).collect::<Vec<_>>());
+                // The time since which pods tolerate a taint counts on.
+                if let Some(mut taints) = object.at(&["spec", "taints"]).cloned() {
+                    self.times.shift(&mut taints);
+                    object.set(&["spec", "taints"], taints);
+                }
                 for field in ["podCIDR", "podCIDRs"] {
                     object.remove(&["spec", field]);
                 }

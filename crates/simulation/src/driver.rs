@@ -8,6 +8,7 @@ use crate::operations;
 use crate::recorder::Recorder;
 use crate::references::MOST_PODS;
 use crate::rehearsal::Progress;
+use crate::requests;
 use crate::scenario::{Condition, ObjectName, Propagation, Scenario, Step};
 use crate::trace::{Commit, Trace};
 use client::{DeleteOptions, FieldValidation, Patch, WriteOptions};
@@ -287,6 +288,11 @@ impl Run {
         self.plane.api(&name.gvk(), &name.namespace).ok_or_else(unknown)
     }
 
+    /// Whether a rehearsal leaves an object out: a custom resource that nothing defines.
+    fn is_left_out(&self, object: &Value) -> bool {
+        self.rehearsal.is_some() && requests::is_undefined_custom(&self.plane.cluster, &requests::gvk(object))
+    }
+
     async fn apply(&self, value: &Value) -> Result<(), Reason> {
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
         let namespace = text(&value["metadata"]["namespace"]);
@@ -298,18 +304,21 @@ impl Run {
         };
         let mut options = WriteOptions::manager("scenario");
         options.force = self.rehearsal.is_some();
-        let applied = self.api(&name)?.patch(&name.name, &options, &Patch::Apply(value.clone())).await;
-        applied.map(drop).map_err(|e| request("apply", &e))
+        let object = Object::from_value(value.clone()).unwrap_or_default();
+        let applied = requests::apply(&self.api(&name)?, &options, &object).await;
+        applied.map_err(|why| Reason::Request(shorten(&format!("apply: {why}"))))
     }
 
     async fn change(&mut self, step: &Step) -> Result<(), Reason> {
         let plane = self.plane.clone();
         let unknown = |e: crate::control_plane::UnknownComponent| Reason::Request(e.to_string());
         match step {
+            Step::Create(object) if self.is_left_out(object) => {}
             Step::Create(object) => {
                 let object = Object::from_value(object.clone()).unwrap_or_default();
                 plane.create(&object).await.map_err(|e| request("create", &e))?;
             }
+            Step::Apply(value) if self.is_left_out(value) => {}
             Step::Apply(value) => self.apply(value).await?,
             Step::Patch { object, patch } => {
                 let patch = Patch::Merge(patch.clone());
@@ -357,7 +366,8 @@ impl Run {
             Step::ApplyFiles(files) => {
                 for file in files {
                     let unread = || Reason::Request(format!("applyFiles: {file} was not read"));
-                    for object in self.scenario.files.get(file).ok_or_else(unread)? {
+                    let objects = self.scenario.files.get(file).ok_or_else(unread)?;
+                    for object in objects.iter().filter(|o| !self.is_left_out(o)) {
                         self.apply(object).await.map_err(|e| Reason::Request(format!("{file}: {e}")))?;
                     }
                 }
@@ -445,7 +455,7 @@ impl Run {
 }
 
 fn request(what: &str, error: &client::Error) -> Reason {
-    Reason::Request(shorten(&format!("{what}: {error}")))
+    Reason::Request(shorten(&format!("{what}: {}", requests::message(error))))
 }
 
 /// Leaves out the middle of a long message: the server repeats the whole object between the field and the reason.

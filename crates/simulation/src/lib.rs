@@ -23,6 +23,7 @@ mod recorder;
 mod references;
 pub mod rehearsal;
 pub mod report;
+mod requests;
 pub mod scenario;
 pub mod snapshot;
 mod span;

@@ -37,6 +37,13 @@ struct Container {
     exited: bool,
 }
 
+/// Whether the machine of a node runs when its agent is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    Runs,
+    Failed,
+}
+
 #[derive(Default)]
 struct State {
     failed: bool,
@@ -153,7 +160,7 @@ impl Nodes {
             let taints = if spec.taints.is_empty() { Value::Null } else { json!(spec.taints) };
             nodes.patch(&spec.name, &options, &Patch::Merge(json!({"spec": {"taints": taints}}))).await?;
         }
-        self.attach(&spec.name, heartbeats);
+        self.attach(&spec.name, heartbeats, Machine::Runs);
         Ok(())
     }
 
@@ -163,14 +170,14 @@ impl Nodes {
     }
 
     /// Starts the agent of a node that exists.
-    pub(crate) fn attach(&self, name: &str, heartbeats: bool) {
+    pub(crate) fn attach(&self, name: &str, heartbeats: bool, machine: Machine) {
         let link = Link::new(self.shared.rng.clone());
         let client = self.client.clone().over(|inner| Arc::new(link.transport(inner)));
         let agent = Arc::new(Agent {
             name: name.to_owned(),
             link,
             clock: self.clock.fork(),
-            state: Mutex::default(),
+            state: Mutex::new(State { failed: machine == Machine::Failed, ..State::default() }),
             wake: Notify::new(),
             pods: client.dynamic(&pod_resource()),
             shared: self.shared.clone(),

@@ -77,7 +77,7 @@ impl Catalog {
             catalog.add(&source.object.clone().into_value(), &copy.namespace);
         }
         for step in &scenario.steps {
-            objects(scenario, step).into_iter().for_each(|o| catalog.add(o, "default"));
+            scenario.objects(step).into_iter().for_each(|o| catalog.add(o, "default"));
             match step {
                 Step::Rollout(r) => catalog.images.extend(r.image.clone()),
                 Step::Patch { object, patch } => {
@@ -167,15 +167,6 @@ impl Catalog {
     }
 }
 
-/// The objects that a step creates.
-fn objects<'a>(scenario: &'a Scenario, step: &'a Step) -> Vec<&'a Value> {
-    match step {
-        Step::Create(object) | Step::Apply(object) => vec![object],
-        Step::ApplyFiles(files) => files.iter().filter_map(|f| scenario.files.get(f)).flatten().collect(),
-        _ => Vec::new(),
-    }
-}
-
 /// How many pods an object desires.
 fn pods(object: &Value) -> u64 {
     let spec = &object["spec"];
@@ -220,7 +211,7 @@ fn check_size(scenario: &Scenario, copy: &Copy) -> Result<(), String> {
         let desired = match step {
             Step::Scale { replicas, .. } => replicas.max(&0).unsigned_abs(),
             Step::Patch { object, patch } => pods(&serde_json::json!({"kind": object.kind, "spec": patch["spec"]})),
-            step => objects(scenario, step).into_iter().map(pods).fold(0, u64::saturating_add),
+            step => scenario.objects(step).into_iter().map(pods).fold(0, u64::saturating_add),
         };
         if desired > MOST_PODS {
             return Err(too_many(&format!("steps[{i}]"), desired));

@@ -3,19 +3,21 @@
 //! The copy is loaded and comes to rest first; what happens then is measured from the first step on.
 
 use crate::assumptions::Assumptions;
-use crate::copy::{Copy, calls_out, may_call_out};
+use crate::copy::{Copy, calls_out, left_out, may_call_out};
 use crate::driver::{Failure, Reason, Rehearsed, Run, in_virtual_time};
 use crate::journal::{Journal, Note};
 use crate::node_spec::{NodeSpec, ZONE};
 use crate::recorder::Recorder;
 use crate::references;
 use crate::report::{Basis, Rehearsal, Verdict, duration};
+use crate::requests;
 use crate::scenario::{Scenario, Step};
 use crate::trace::Trace;
 use crate::volumes;
 use auth::user::GROUP_MASTERS;
 use meta::Value;
 use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -99,7 +101,11 @@ pub fn rehearse(scenario: Scenario, copy: &Copy, options: &Options) -> Result<Re
 async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -> Result<Rehearsal, Error> {
     let mut notes = copy.notes.clone();
     let assumptions = scenario.assume.get_or_insert_default().clone();
-    if scenario.nodes.is_empty() && !copy.live {
+    if let Some(taken) = copy.taken {
+        // Then no time of the copy lies in the future, and schedules are due when they are due in the cluster.
+        scenario.start.get_or_insert(taken);
+    }
+    if scenario.nodes.is_empty() && !copy.is_live() {
         let zones = ["zone-1", "zone-2", "zone-3"].map(str::to_owned).to_vec();
         let spec = NodeSpec { count: Some(DEFAULT_NODES), memory: "32Gi".into(), zones, ..NodeSpec::new("node", "8") };
         notes.push(format!(
@@ -115,12 +121,8 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     let specs = scenario.node_specs();
     references::check(&scenario, copy, &specs).map_err(input)?;
     for (i, step) in scenario.steps.iter().enumerate() {
-        let objects: Vec<&Value> = match step {
-            Step::Create(object) | Step::Apply(object) => vec![object],
-            Step::ApplyFiles(files) => files.iter().filter_map(|f| scenario.files.get(f)).flatten().collect(),
-            _ => Vec::new(),
-        };
-        let object = objects.into_iter().find(|o| calls_out(o)).map(|o| o["kind"].as_str().unwrap_or_default());
+        let object =
+            scenario.objects(step).into_iter().find(|o| calls_out(o)).map(|o| o["kind"].as_str().unwrap_or_default());
         let patched = match step {
             Step::Patch { object, patch } if may_call_out(&object.kind, patch) => Some(&*object.kind),
             _ => None,
@@ -146,6 +148,7 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
     }
     let loaded = loaded.map_err(Error::Input)?;
     notes.extend(loaded.notes);
+    notes.extend(left_out_of_steps(&scenario, &cluster));
     plane.journal = Some(journal.clone());
     plane.status_period = STATUS;
     let recorder = Recorder::new(journal.clone(), scenario.expect.clone(), scenario.ignore_budgets);
@@ -158,6 +161,7 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
         run.plane.add_node(spec).await.map_err(|e| input(format!("node {}: {e}", spec.name)))?;
     }
     loaded.nodes.iter().for_each(|node| run.plane.attach_node(node));
+    loaded.down.iter().for_each(|node| run.plane.attach_failed_node(node));
     if assumptions.bind_volumes {
         tokio::spawn(volumes::bind(client, run.plane.informers().clone()));
     }
@@ -215,6 +219,22 @@ async fn rehearse_here(mut scenario: Scenario, copy: &Copy, options: &Options) -
         rehearsal.stopped = stopped;
     }
     Ok(rehearsal)
+}
+
+/// The custom resources of steps that no definition of the copy or of a step serves.
+fn left_out_of_steps(scenario: &Scenario, cluster: &testkit::Cluster) -> Vec<String> {
+    let objects: Vec<&Value> = scenario.steps.iter().flat_map(|step| scenario.objects(step)).collect();
+    let groups = objects.iter().filter(|o| o["kind"] == "CustomResourceDefinition");
+    let groups: BTreeSet<&str> = groups.filter_map(|o| o["spec"]["group"].as_str()).collect();
+    let mut undefined: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for object in objects {
+        let gvk = requests::gvk(object);
+        if !groups.contains(&*gvk.group) && requests::is_undefined_custom(cluster, &gvk) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            undefined.entry(format!("{} of {}", gvk.kind, gvk.api_version())).or_default().push(name.to_owned());
+        }
+    }
+    undefined.iter().map(|(kind, names)| left_out(kind, names)).collect()
 }
 
 /// Executes the steps, and lets time pass until nothing more happens unless the last step did.

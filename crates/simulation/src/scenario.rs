@@ -25,7 +25,7 @@ pub struct Scenario {
     #[serde(default)]
     pub seed: u64,
     /// When it begins, as `2026-01-01T00:00:00Z`, which is the default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "read_start", skip_serializing_if = "Option::is_none")]
     pub start: Option<jiff::Timestamp>,
     /// The controllers that run, and `scheduler`. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -291,6 +291,8 @@ impl fmt::Display for Condition {
 pub enum ParseError {
     #[error("the scenario is not valid YAML: {0}")]
     Yaml(#[from] yaml::Error),
+    #[error("the file is empty: a scenario has at least `steps`")]
+    Empty,
     #[error("the file has {0} documents instead of one scenario")]
     Documents(usize),
     /// The path of the field, and what is wrong with it.
@@ -303,6 +305,67 @@ const MOST_LEVELS: usize = 1_000;
 
 /// The latest start of a scenario, in seconds: 3000-01-01.
 const LATEST_START: i64 = 32_503_680_000;
+
+/// The place and the problem of a scenario that is not a map with a list of steps, each a map with one key.
+fn misshapen(scenario: &Value) -> Option<(String, String)> {
+    let steps = match scenario {
+        Value::Object(fields) => match fields.get("steps")? {
+            Value::Array(steps) => steps,
+            other => return Some(("steps".into(), format!("must be a list of steps, not {}", sort(other)))),
+        },
+        other => return Some(("scenario".into(), format!("must be a map with `steps`, not {}", sort(other)))),
+    };
+    steps.iter().enumerate().find_map(|(i, step)| {
+        let problem = match step {
+            Value::Object(step) if step.len() == 1 => return None,
+            Value::Object(step) => {
+                let names: Vec<&str> = step.keys().map(String::as_str).collect();
+                format!("must have one key, the name of the step, not {} ({})", names.len(), names.join(", "))
+            }
+            Value::String(name) => format!("must be a map such as `{{{name}: …}}`, not a string"),
+            other => format!("must be a map such as `{{advance: 5m}}`, not {}", sort(other)),
+        };
+        Some((format!("steps[{i}]"), problem))
+    })
+}
+
+/// The sort of a value, in words of YAML.
+fn sort(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}
+
+/// A message of the decoder with the words of YAML in place of those of Rust.
+fn in_plain_words(message: &str) -> String {
+    const TYPES: [(&str, &str); 6] = [
+        ("struct", "a map"),
+        ("a sequence", "a list"),
+        ("u64", "a whole number that is not negative"),
+        ("u32", "a whole number that is not negative"),
+        ("i64", "a whole number"),
+        ("i32", "a whole number"),
+    ];
+    let message =
+        message.replace("unknown variant", "unknown name").replace("invalid type: sequence", "invalid type: list");
+    let Some((problem, expected)) = message.rsplit_once(", expected ") else { return message };
+    match TYPES.iter().find(|(rust, _)| expected.starts_with(rust)) {
+        Some((_, plain)) => format!("{problem}, expected {plain}"),
+        None => message,
+    }
+}
+
+/// Reads the time at which a scenario begins.
+fn read_start<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<jiff::Timestamp>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(d)? else { return Ok(None) };
+    let problem = || serde::de::Error::custom(format!("{text:?} is not a time such as 2026-01-01T00:00:00Z"));
+    meta::time::parse(&text).map(Some).ok_or_else(problem)
+}
 
 impl Scenario {
     /// Parses YAML or JSON, and validates it.
@@ -321,16 +384,29 @@ impl Scenario {
         let mut documents = yaml::parse_strict(text)?;
         match (documents.pop(), documents.len()) {
             (Some(document), 0) => Self::from_value(document),
+            (None, _) => Err(ParseError::Empty),
             (last, n) => Err(ParseError::Documents(n + usize::from(last.is_some()))),
         }
     }
 
     fn from_value(value: Value) -> Result<Self, ParseError> {
+        if let Some((path, problem)) = misshapen(&value) {
+            return Err(ParseError::Field { path, problem });
+        }
         serde_path_to_error::deserialize(value).map_err(|e| {
             let path = e.path().to_string();
             let path = if path == "." { "scenario".to_owned() } else { path };
-            ParseError::Field { path, problem: e.into_inner().to_string() }
+            ParseError::Field { path, problem: in_plain_words(&e.into_inner().to_string()) }
         })
+    }
+
+    /// The objects that a step creates or applies.
+    pub(crate) fn objects<'a>(&'a self, step: &'a Step) -> Vec<&'a Value> {
+        match step {
+            Step::Create(object) | Step::Apply(object) => vec![object],
+            Step::ApplyFiles(files) => files.iter().filter_map(|f| self.files.get(f)).flatten().collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The nodes, each with its own name.

@@ -4,6 +4,7 @@
 
 use crate::copy::{Copy, Source};
 use client::{ApiResource, Client, ListLimits, ListOptions};
+use jiff::Timestamp;
 use meta::{Object, Value};
 use std::time::Duration;
 
@@ -66,12 +67,12 @@ const LIMITS: ListLimits = ListLimits { pages: 1_000, bytes: 1 << 30, time: Dura
 /// The size of a page.
 const PAGE: u32 = 500;
 
-/// Copies the objects of a cluster.
+/// Copies the objects of a cluster; `now` is its time.
 ///
 /// # Errors
 /// The cluster cannot be reached, or its nodes or pods may not be read.
-pub async fn read(client: &Client, server: &str) -> Result<Copy, client::Error> {
-    let mut copy = Copy { live: true, namespace: "default".into(), ..Copy::default() };
+pub async fn read(client: &Client, server: &str, now: Timestamp) -> Result<Copy, client::Error> {
+    let mut copy = Copy { taken: Some(now), namespace: "default".into(), ..Copy::default() };
     let mut counts = Vec::new();
     for (group, version, resource, kind, namespaced) in KINDS {
         let api = ApiResource::named(group, version, resource, kind, namespaced);

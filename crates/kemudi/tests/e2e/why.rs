@@ -13,6 +13,9 @@ pub const TESTS: &[Case] = &[
     ("why::not_evictable", not_evictable),
     ("why::rollout", rollout),
     ("why::deletion", deletion),
+    ("why::traffic", traffic),
+    ("why::storage_and_schedules", storage_and_schedules),
+    ("why::extensions", extensions),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -189,9 +192,136 @@ fn deletion(s: &Story) {
         "finalizer e2e.example/hold: set by ",
     ];
     explained(s, &["namespace", &other], &parts);
-    let held = s.ok(&["why", "configmap/held", "-n", &other]);
-    assert!(held.contains("1 finalizer holds it\n  finalizer e2e.example/hold"), "{held}");
+    // The namespace controller deletes it a moment later.
+    let parts = ["1 finalizer holds it\n  finalizer e2e.example/hold"];
+    explained(s, &["configmap/held", "-n", &other], &parts);
     s.ok(&["patch", "configmap", "held", "-n", &other, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
     s.until_at(&format!("/api/v1/namespaces/{other}"), Value::is_null);
     assert!(s.fails(&["why", "namespace", &other]).contains("NotFound"));
+}
+
+/// Services, ingresses and network policies, until they work.
+///
+/// Clauses: G01.other-kinds
+fn traffic(s: &Story) {
+    let class = format!("{}-class", s.ns);
+    s.create("services", json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]}}));
+    explained(
+        s,
+        &["svc/web"],
+        &["service/web has no ready endpoint\n  its selector app=web matches nothing: the namespace has no pods\n"],
+    );
+    let rule = |service: &str, port: u16| {
+        json!({"host": "a.example", "http": {"paths": [{"path": "/", "pathType": "Prefix",
+        "backend": {"service": {"name": service, "port": {"number": port}}}}]}})
+    };
+    let networking = format!("/apis/networking.k8s.io/v1/namespaces/{}", s.ns);
+    s.post(
+        &format!("{networking}/ingresses"),
+        json!({"metadata": {"name": "web"}, "spec": {"ingressClassName": class,
+        "rules": [rule("web", 80), rule("web", 81), rule("none", 80)]}}),
+    );
+    let parts = [
+        "ingress.networking.k8s.io/web is served by no controller\n",
+        "its IngressClass ",
+        "a.example/: the Service ",
+        "/none does not exist\n",
+        "/web has no ready endpoint\n",
+        "/web has no port 81; it has 80\n",
+    ];
+    explained(s, &["ingress/web"], &parts);
+    s.post(
+        "/apis/networking.k8s.io/v1/ingressclasses",
+        json!({"metadata": {"name": class}, "spec": {"controller": "example.com/none"}}),
+    );
+    explained(s, &["ingress/web"], &["/web has no address\n", "the controller example.com/none of its IngressClass "]);
+    s.ok(&["delete", "ingressclass", &class]);
+    let ports = json!({"ports": [{"name": "http", "containerPort": 8080}]});
+    s.shell_pod("web", FOREVER, json!({}), ports);
+    s.ready("web");
+    explained(s, &["svc/web"], &["service/web is healthy: 1 ready endpoint\n"]);
+    s.post(
+        &format!("{networking}/networkpolicies"),
+        json!({"metadata": {"name": "closed"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}),
+    );
+    let parts = [
+        "has 1 ready endpoint, and a port to which no policy allows connections\n",
+        "its pods are isolated by closed\n",
+    ];
+    explained(s, &["svc/web"], &parts);
+    assert_eq!(document(s, "svc/web")["findings"][0]["reason"], "PortIsolated");
+}
+
+/// Clauses: G01.other-kinds
+fn storage_and_schedules(s: &Story) {
+    let volume = format!("{}-v", s.ns);
+    let claim = json!({"namespace": s.ns, "name": "none"});
+    s.post("/api/v1/persistentvolumes", json!({"metadata": {"name": volume}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "", "claimRef": claim, "local": {"path": "/none"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["gone"]}]}]}}}}));
+    let parts = [
+        "can be used on no node\n",
+        "node affinity (kubernetes.io/hostname in gone)\n",
+        "/none, which does not exist\n",
+    ];
+    explained(s, &["pv", &volume], &parts);
+    s.ok(&["delete", "pv", &volume, "--wait=false"]);
+    s.post(
+        &format!("/api/v1/namespaces/{}/persistentvolumeclaims", s.ns),
+        json!({"metadata": {"name": "data"}, "spec": {"storageClassName": "absent",
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}),
+    );
+    explained(s, &["pvc/data"], &["is not bound\n", "has the StorageClass absent, which does not exist\n"]);
+    s.ok(&["create", "cronjob", "tick", "--schedule=0 0 1 1 *", &format!("--image={IMAGE}"), "--", "true"]);
+    explained(s, &["cronjob/tick"], &["is healthy: no job has been started, the next one is due in "]);
+    s.ok(&["patch", "cronjob", "tick", "-p", r#"{"spec":{"suspend":true}}"#]);
+    explained(s, &["cronjob/tick"], &["is suspended\n", "=> kubectl patch "]);
+    s.post(
+        &format!("/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers", s.ns),
+        json!({"metadata": {"name": "none"}, "spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "none"}}}),
+    );
+    explained(s, &["hpa/none"], &["cannot scale Deployment/none\n", "not found"]);
+    s.ok(&["create", "quota", "full", "--hard=configmaps=0"]);
+    explained(s, &["quota/full"], &["is exhausted: 1 of 1 resource", "more than allowed"]);
+}
+
+/// What extends the API, with services that do not exist.
+///
+/// Clauses: G01.other-kinds
+fn extensions(s: &Story) {
+    let (group, service) = (format!("{}.example", s.ns), json!({"namespace": s.ns, "name": "hook"}));
+    let api = format!("v1.{group}");
+    s.post(
+        "/apis/apiregistration.k8s.io/v1/apiservices",
+        json!({"metadata": {"name": api}, "spec": {"group": group, "version": "v1",
+        "service": service, "groupPriorityMinimum": 100, "versionPriority": 1, "insecureSkipTLSVerify": true}}),
+    );
+    let parts = [
+        "is not available\n",
+        "ServiceNotFound: ",
+        "/hook does not exist\n",
+        "has no resources, and namespaces cannot be deleted completely\n",
+    ];
+    explained(s, &["apiservice", &api], &parts);
+    s.ok(&["delete", "apiservice", &api]);
+    let selector = json!({"matchLabels": {"kubernetes.io/metadata.name": s.ns}});
+    s.post("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", json!({"metadata": {"name": s.ns}, "webhooks": [{
+        "name": "hook.example.com", "clientConfig": {"service": service}, "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "namespaceSelector": selector, "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]}]}));
+    let parts = [
+        "has webhooks that do not answer\n",
+        "webhook hook.example.com: the Service ",
+        "these requests are refused (failurePolicy Fail): create of configmaps\n",
+    ];
+    explained(s, &["validatingwebhookconfiguration", &s.ns], &parts);
+    assert!(s.fails(&["create", "configmap", "x"]).contains("failed calling webhook"));
+    s.ok(&["delete", "validatingwebhookconfiguration", &s.ns]);
+    let definition = format!("widgets.{group}");
+    let conversion = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"service": service}}});
+    let schema = json!({"openAPIV3Schema": {"type": "object"}});
+    s.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json!({"metadata": {"name": definition}, "spec": {"group": group, "scope": "Namespaced",
+        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"}, "conversion": conversion,
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}}));
+    explained(s, &["crd", &definition], &["cannot convert its objects\n", "its conversion webhook: the Service "]);
+    s.ok(&["delete", "crd", &definition]);
 }

@@ -3,8 +3,9 @@
 use crate::directory;
 use crate::running::{BINARY, Running, up};
 use serde_json::{Value, json};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const WEB: &str = "
 apiVersion: policy/v1
@@ -23,6 +24,14 @@ spec:
 
 fn sim(directory: &Path, args: &[&str]) -> Output {
     Command::new(BINARY).arg("sim").args(args).current_dir(directory).output().unwrap()
+}
+
+fn sim_with_input(directory: &Path, input: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(BINARY);
+    command.arg("sim").args(args).current_dir(directory);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
 }
 
 fn write(directory: &Path, files: &[(&str, &str)]) {
@@ -70,6 +79,10 @@ fn exit_codes_tell_what_happened() {
                 "bad/a.yaml",
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {ports: [{port: 99999}]}\n",
             ),
+            ("typos.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {port: 80, typ: ClusterIP}\n"),
+            ("twice.yaml", "steps: []\nsteps: []\n"),
+            ("nofile.yaml", "steps: [{applyFiles: [absent.yaml]}]"),
+            ("deep/a/b/web.yaml", WEB),
             ("k/kustomization.yaml", "resources: [web.yaml]\nnamePrefix: my-\nnamespace: shop\n"),
             ("k/web.yaml", WEB),
             ("shop.yaml", "steps: [{drain: {node: node-1}}, {waitFor: {object: shop/deployment/my-web, within: 1s}}]"),
@@ -95,6 +108,38 @@ fn exit_codes_tell_what_happened() {
         "",
         "error: bad/a.yaml, document 2: Service \"s\" is invalid: [spec.ports[0].port: Invalid value: 99999",
     );
+    let unknown = sim(d, &["-f", "typos.yaml", "held.yaml"]);
+    check(&unknown, 2, "", "strict decoding error: unknown field \"spec.port\", unknown field \"spec.typ\"\n");
+    let twice = sim(d, &["-f", "m", "twice.yaml"]);
+    check(
+        &twice,
+        2,
+        "",
+        "error: twice.yaml: the scenario is not valid YAML: yaml: unmarshal errors:\n    line 2: key \"steps\"",
+    );
+    check(
+        &sim(d, &["-f", "deep", "held.yaml"]),
+        2,
+        "",
+        "recognized file extensions are [.json .yaml .yml]; -R also reads",
+    );
+    check(&sim(d, &["-R", "-f", "deep", "held.yaml"]), 0, "Everything that was expected held.", "");
+    check(
+        &sim(d, &["-f", "m", "nofile.yaml"]),
+        2,
+        "",
+        "error: nofile.yaml: steps[0].applyFiles: the path \"absent.yaml\" does not exist",
+    );
+    check(&sim_with_input(d, WEB, &["-f", "-", "held.yaml"]), 0, "2 objects of standard input", "");
+    check(
+        &sim_with_input(d, "a: [", &["-f", "-", "held.yaml"]),
+        2,
+        "",
+        "error: error parsing standard input, document 1: ",
+    );
+    check(&sim_with_input(d, "steps: []", &["-f", "m", "-"]), 0, "Everything that was expected held.", "");
+    check(&sim_with_input(d, "step: []", &["-f", "m", "-"]), 2, "", "error: standard input: step: unknown field");
+    check(&sim_with_input(d, WEB, &["-f", "-", "-"]), 2, "", "standard input (`-`) can be read only once");
     check(&sim(d, &["-f", "nowhere", "held.yaml"]), 2, "", "error: the path \"nowhere\" does not exist");
     check(&sim(d, &["-f", "m", "absent.yaml"]), 2, "", "error: open absent.yaml: no such file or directory");
     check(&sim(d, &["held.yaml"]), 2, "", "one of --filename, --kustomize and --from-cluster is needed");
@@ -130,9 +175,9 @@ fn files_that_are_no_manifests_are_refused() {
     check(&sim(d, &["-f", "/dev/zero", "s.yaml"]), 2, "", "error: open /dev/zero: is not a regular file");
     check(&sim(d, &["-f", "web.yaml", "/dev/zero"]), 2, "", "error: open /dev/zero: is not a regular file");
     let zero = sim(d, &["-f", "web.yaml", "zero.yaml"]);
-    check(&zero, 2, "", "error: steps[0].applyFiles: open /dev/zero: is not a regular file");
+    check(&zero, 2, "", "error: zero.yaml: steps[0].applyFiles: open /dev/zero: is not a regular file");
     let nothing = sim(d, &["-f", "web.yaml", "nothing.yaml"]);
-    check(&nothing, 2, "", "error: steps[0].applyFiles: empty.yaml has no objects");
+    check(&nothing, 2, "", "error: nothing.yaml: steps[0].applyFiles: empty.yaml has no objects");
     let large = std::fs::File::create(d.join("large.yaml")).unwrap();
     large.set_len(65 << 20).unwrap();
     check(&sim(d, &["-f", "large.yaml", "s.yaml"]), 2, "", "error: open large.yaml: is larger than 64 MiB");
@@ -206,7 +251,8 @@ async fn a_running_cluster_is_copied_with_lists_alone() {
             let (code, made) = server.call("POST", "/api/v1/namespaces/default/pods", &pod).await;
             assert!(code.is_success(), "{made}");
             let mut running = made.clone();
-            running["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "podIP": format!("10.0.0.{i}")});
+            running["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"},
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": made["metadata"]["creationTimestamp"]}], "podIP": format!("10.0.0.{i}")});
             let path = format!("/api/v1/namespaces/default/pods/{name}{i}/status");
             assert!(server.call("PUT", &path, &running).await.0.is_success());
         }
@@ -216,6 +262,11 @@ async fn a_running_cluster_is_copied_with_lists_alone() {
     let output = sim(d.path(), &["--from-cluster", "--kubeconfig", kubeconfig.to_str().unwrap(), "s.yaml"]);
     check(&output, 0, "pod default/a0 on a", "");
     check(&output, 0, "4 objects belong to a Widget, which was not copied", "");
+    // The pods were bound in real time, which is not later than virtual time.
+    std::fs::write(d.path().join("fail.yaml"), "steps: [{failNode: b}, {advance: 10m}]").unwrap();
+    let output = sim(d.path(), &["--from-cluster", "--kubeconfig", kubeconfig.to_str().unwrap(), "fail.yaml"]);
+    check(&output, 0, "default/b0", "");
+    check(&output, 0, "deleted        pod default/b0 on b — node b does not answer (Taint manager", "");
     let pods = server.call("GET", "/api/v1/namespaces/default/pods", &Value::Null).await.1;
     assert_eq!(pods["items"].as_array().unwrap().len(), 4, "the cluster is as it was");
     server.stop();

@@ -318,10 +318,12 @@ pub fn render(e: &clap::Error, words: &[String]) -> ParseStop {
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let value = context(ContextKind::InvalidValue);
             let short = find_flag(words, &flag).and_then(|a| a.get_short()).filter(|_| !words.contains(&flag));
-            if let (true, Some(c)) = (value.is_empty(), short) {
+            // `--since=` has a value, which is empty.
+            let is_given = words.iter().any(|w| w.strip_suffix('=') == Some(flag.as_str()));
+            if let (true, false, Some(c)) = (value.is_empty(), is_given, short) {
                 let given = words.iter().rfind(|w| w.starts_with('-') && !w.starts_with("--") && w.ends_with(c));
                 format!("flag needs an argument: '{c}' in {}\n{see}", given.map_or(flag.as_str(), |g| g))
-            } else if value.is_empty() {
+            } else if value.is_empty() && !is_given {
                 format!("flag needs an argument: {flag}\n{see}")
             } else {
                 let source = std::error::Error::source(e);

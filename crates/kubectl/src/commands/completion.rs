@@ -2,12 +2,14 @@
 //! parser; types, names and namespaces of the server.
 //!
 //! The protocol is cobra's, which other tools use as well: a line per candidate with its description, and a number of
-//! directives for the shell. Left out: containers of pods, and files in containers.
+//! directives for the shell. Left out: ports, and files in containers.
 
+use super::pods;
 use crate::cli::command;
 use crate::error::{Result, text};
 use crate::flags::GlobalFlags;
 use crate::kube::Kube;
+use crate::resource::Info;
 use crate::shell::Shell;
 use clap::FromArgMatches as _;
 use client::ListOptions;
@@ -77,6 +79,8 @@ enum ArgumentKind {
     Kinds(&'static [&'static str]),
     /// A single POD or TYPE/NAME.
     Pod,
+    /// A POD or TYPE/NAME, then one of its containers.
+    Logs,
     /// Local files, or files in pods.
     Copies,
     /// What the shell completes itself.
@@ -123,7 +127,8 @@ fn argument_kind(path: &str) -> ArgumentKind {
         "top pod" => ArgumentKind::Names("pods"),
         "certificate approve" | "certificate deny" => ArgumentKind::Names("certificatesigningrequests"),
         "create token" => ArgumentKind::Names("serviceaccounts"),
-        "logs" | "exec" | "attach" | "port-forward" => ArgumentKind::Pod,
+        "logs" => ArgumentKind::Logs,
+        "exec" | "attach" | "port-forward" => ArgumentKind::Pod,
         "config use-context"
         | "config delete-context"
         | "config rename-context"
@@ -211,12 +216,12 @@ async fn complete_line(k: &mut Kube, before: &[String], current: &str) -> Comple
         }
     }
     if let Some(a) = waiting {
-        return value(k, &a, "", &path).await;
+        return value(k, &a, "", &path, &rest).await;
     }
     if current.starts_with('-') {
         if let Some((name, _)) = current.split_once('=') {
             return match flag(&at, &parser, name).cloned() {
-                Some(a) => value(k, &a, &format!("{name}="), &path).await,
+                Some(a) => value(k, &a, &format!("{name}="), &path, &rest).await,
                 None => Completion::nothing(),
             };
         }
@@ -246,8 +251,31 @@ fn flags(at: &clap::Command, global: &clap::Command) -> Completion {
     Completion { found, directive: NO_FILES }
 }
 
+/// Commands with a flag for a container of the pod in their first argument.
+const TAKES_CONTAINER: [&str; 5] = ["exec", "logs", "attach", "cp", "debug"];
+
+/// Returns the names of the containers of the pod in the first argument: `web`, `deploy/web`, or `web:/file` of `cp`.
+async fn containers(k: &mut Kube, rest: &[String]) -> Vec<String> {
+    let Some(pod) = rest.iter().map(|w| w.split(':').next().unwrap_or_default()).find(|w| !w.is_empty()) else {
+        return Vec::new();
+    };
+    let pod = [pod.to_owned()];
+    let found = async {
+        let info = pods::target(k, &pod).await?;
+        let pod = pods::find_now(k, &info, pods::Purpose::Attaching).await?.into_iter().next();
+        Ok::<_, crate::error::Error>(match pod {
+            Some(Info { object: Some(o), .. }) if !o.kind().is_empty() => Some(o),
+            Some(i) => Some(i.fetch(k).await?),
+            None => None,
+        })
+    };
+    let Ok(Some(pod)) = found.await else { return Vec::new() };
+    let of = |field| pods::names(&pod, field).into_iter().map(str::to_owned);
+    of("initContainers").chain(of("containers")).collect()
+}
+
 /// Completes the value of a flag; each candidate gets `prefix` (`--output=`).
-async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String]) -> Completion {
+async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String], rest: &[String]) -> Completion {
     let words: Vec<String> = match a.get_long().unwrap_or_default() {
         "namespace" => names(k, "namespaces", true).await,
         "context" | "cluster" | "user" => kubeconfig(k, a.get_long().unwrap_or_default()),
@@ -258,6 +286,8 @@ async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String]) -> Co
             let all = "json yaml kyaml name go-template go-template-file template templatefile jsonpath jsonpath-as-json jsonpath-file custom-columns custom-columns-file wide";
             all.split(' ').map(str::to_owned).collect()
         }
+        // `rollout undo` and others have no pod.
+        "container" | "target" if TAKES_CONTAINER.iter().any(|c| *path == [*c]) => containers(k, rest).await,
         "dry-run" => ["client", "none", "server"].map(str::to_owned).to_vec(),
         "cascade" => ["background", "foreground", "orphan"].map(str::to_owned).to_vec(),
         "validate" => ["ignore", "strict", "warn"].map(str::to_owned).to_vec(),
@@ -356,6 +386,8 @@ async fn arguments(k: &mut Kube, place: ArgumentKind, rest: &[String], current: 
             a.directive |= if none { NO_SPACE } else { 0 };
             a
         }
+        (ArgumentKind::Logs, []) => Box::pin(arguments(k, ArgumentKind::Pod, rest, current)).await,
+        (ArgumentKind::Logs, [_]) => Completion::words(containers(k, rest).await),
         (ArgumentKind::Copies, [] | [_]) if !current.contains(['/', ':']) => {
             let mut all: Vec<String> = names(k, "namespaces", true).await.iter().map(|n| format!("{n}/")).collect();
             all.extend(names(k, "pods", false).await.iter().map(|n| format!("{n}:")));
@@ -378,6 +410,12 @@ mod tests {
         let list = |names: &[&str]| json!({"items": names.iter().map(|n| json!({"metadata": {"name": n}})).collect::<Vec<_>>()});
         let s = Server::new()
             .on("GET /api/v1/namespaces/default/pods?limit=500", 200, list(&["web-1", "web-2", "db"]))
+            .on(
+                "GET /api/v1/namespaces/default/pods/web-1",
+                200,
+                json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web-1"},
+                "spec": {"initContainers": [{"name": "setup"}], "containers": [{"name": "app"}, {"name": "agent"}]}}),
+            )
             .on("GET /api/v1/namespaces/x/pods?limit=500", 200, list(&["other"]))
             .on("GET /api/v1/namespaces?limit=500", 200, list(&["default", "x"]));
         let line: Vec<&str> = std::iter::once("__completeNoDesc").chain(words.iter().copied()).collect();
@@ -398,6 +436,15 @@ mod tests {
             (&["exec", "d"], "db daemonsets/ deployments/ :4 "),
             (&["rollout", "status", "dep"], "deployment :4 "),
             (&["set", "image", "c"], "cronjobs :4 "),
+            (&["exec", "web-1", "-c", "a"], "app agent :4 "),
+            (&["exec", "web-1", "--container="], "--container=setup --container=app --container=agent :4 "),
+            (&["exec", "pod/web-1", "-c", "s"], "setup :4 "),
+            (&["exec", "absent", "-c", ""], ":4 "),
+            (&["exec", "-c", ""], ":4 "),
+            (&["logs", "web-1", "ag"], "agent :4 "),
+            (&["logs", "d"], "db daemonsets/ deployments/ :4 "),
+            (&["debug", "web-1", "--target", "app"], "app :4 "),
+            (&["cp", "web-1:/x", "y", "-c", "app"], "app :4 "),
             (&["cp", "d"], "default/ db: :2 "),
             (&["describe", "pods", "-n", ""], "default x :4 "),
             (&["get", "pods", "--namespace=d"], "--namespace=default :4 "),

@@ -225,7 +225,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Some(n) if !n.contains('/') => [vec!["pods".to_owned()], a.names.clone()].concat(),
         _ => a.names.clone(),
     };
-    let (found, errors) = gather(k, &words, &a.files, &Selection::default()).await?;
+    let (found, errors) =
+        gather(k, &words, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?;
     Error::collect(errors)?;
     for i in found {
         let (pod, container) = match i.resource.kind.as_str() {

@@ -313,6 +313,14 @@ mod tests {
                     .into(),
             ),
             (
+                "logs a --since=",
+                "! error: invalid argument \"\" for \"--since\" flag: time: invalid duration \"\"\n! See 'kubectl logs --help' for usage.\nexit 1\n".into(),
+            ),
+            (
+                "logs a --tail=",
+                "! error: invalid argument \"\" for \"--tail\" flag: strconv.ParseInt: parsing \"\": invalid syntax\n! See 'kubectl logs --help' for usage.\nexit 1\n".into(),
+            ),
+            (
                 "logs a --since-time=bad",
                 "! error: parsing time \"bad\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"bad\" as \"2006\"\nexit 1\n".into(),
             ),

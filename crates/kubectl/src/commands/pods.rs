@@ -44,7 +44,7 @@ pub async fn find(k: &mut Kube, info: &Info, purpose: Purpose, timeout: &str) ->
     }
 }
 
-async fn find_now(k: &mut Kube, info: &Info, purpose: Purpose) -> Result<Vec<Info>> {
+pub async fn find_now(k: &mut Kube, info: &Info, purpose: Purpose) -> Result<Vec<Info>> {
     let o = match &info.object {
         Some(o) => o.clone(),
         None => info.fetch(k).await?,

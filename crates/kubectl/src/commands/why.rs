@@ -21,6 +21,7 @@ mod pod_running;
 mod quota;
 mod reader;
 mod references;
+mod rules;
 mod service;
 mod storage;
 mod workload;
@@ -158,7 +159,7 @@ async fn explain(r: &mut Reader<'_>, i: &Info, nodes: Nodes) -> Result<Explanati
         ("policy", "PodDisruptionBudget") => budget::explain(r, &object).await,
         ("", "ResourceQuota") => Ok(quota::explain(&object)),
         ("autoscaling", "HorizontalPodAutoscaler") => Ok(autoscaler::explain(&object)),
-        _ => Ok(by_conditions(&object)),
+        _ => Ok(rules::explain(r, group, kind, &object).await?.unwrap_or_else(|| by_conditions(&object))),
     }
 }
 

@@ -85,12 +85,15 @@ async fn kustomization(k: &mut Kube, flags: &FileFlags, validator: &mut Validato
     Ok(out)
 }
 
-/// Reads the documents of a text, up to the first that is malformed or invalid. A document that is no object does not stop
+/// Reads the documents of an edited text, up to the first that is malformed or invalid. A document that is no object does not stop
 /// the reading.
 pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
     for value in manifests::values(&manifests::decode_text(bytes)) {
         let failed = match value {
-            Ok(v) => object(source, None, v, out).err(),
+            Ok(v) => {
+                let versioned = manifests::check_version(source, &v).map_err(Error::from);
+                versioned.and_then(|()| object(source, None, v, out)).err()
+            }
             Err(why) => Some(manifests::unreadable(source, &why).into()),
         };
         if let Some(e) = failed {

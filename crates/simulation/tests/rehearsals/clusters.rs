@@ -1,6 +1,7 @@
 //! Copies of running clusters.
 
 use crate::support::*;
+use meta::Clock;
 use serde_json::{Value, json};
 use simulation::scenario::Step;
 use simulation::timeline::Kind;
@@ -52,7 +53,7 @@ fn cluster_copy() -> Copy {
             .await
             .unwrap();
         run.execute(&serde_json::from_value(json!({"advance": "1m"})).unwrap()).await.unwrap();
-        snapshot::read(&run.plane.client, "https://example").await.unwrap()
+        snapshot::read(&run.plane.client, "https://example", run.plane.cluster.clock.now()).await.unwrap()
     });
     result.unwrap()
 }
@@ -118,7 +119,7 @@ fn lists_of_a_hostile_cluster_are_errors() {
     let check = |answer: &'static str, expected: Result<usize, &str>| {
         let server = move |_: http::Request<bytes::Bytes>| async move { http::Response::new(answer.to_owned()) };
         let client = client::Client::new(client::InProcess(server), "test");
-        let read = in_virtual_time(snapshot::read(&client, "https://example")).unwrap();
+        let read = in_virtual_time(snapshot::read(&client, "https://example", jiff::Timestamp::UNIX_EPOCH)).unwrap();
         let read = read.map(|copy| copy.sources.len()).map_err(|e| e.to_string());
         match expected {
             Ok(n) => assert_eq!(read, Ok(n), "{answer}"),
@@ -137,4 +138,98 @@ fn lists_of_a_hostile_cluster_are_errors() {
     );
     check("<html>", Err("decoding list of"));
     check(r#"{"items": {}}"#, Err("decoding list of"));
+}
+
+/// A cluster at noon of a day in November, in which pods of all kinds run on `n1`, and how they tolerate that it fails.
+fn failing_copy(node_fails_before: bool) -> Copy {
+    let anything =
+        |seconds: Value| json!([{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}]);
+    let set = |kind: &str, name: &str, tolerations: Value, more: Value| {
+        let mut spec = json!({"selector": {"matchLabels": {"app": name}}, "template": {"metadata": {"labels": {"app": name}},
+            "spec": {"tolerations": tolerations, "containers": [{"name": "c", "image": "x:1"}],
+                "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100,
+                    "preference": {"matchExpressions": [{"key": "first", "operator": "Exists"}]}}]}}}}});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+    };
+    let mut steps = vec![
+        json!({"create": set("ReplicaSet", "short", anything(json!(10)), json!({"replicas": 1, "minReadySeconds": 20}))}),
+        json!({"create": set("ReplicaSet", "usual", json!([]), json!({"replicas": 1}))}),
+        json!({"create": set("ReplicaSet", "stays", anything(Value::Null), json!({"replicas": 1}))}),
+        json!({"create": set("StatefulSet", "db", json!([]), json!({"replicas": 1, "serviceName": "db"}))}),
+        json!({"create": set("DaemonSet", "agent", json!([]), json!({}))}),
+        json!({"advance": "30m"}),
+    ];
+    if node_fails_before {
+        // Silence counts after 50 s at most; by now 120 of the 300 s that pods tolerate have passed.
+        steps.extend([json!({"failNode": "n1"}), json!({"advance": "2m45s"})]);
+    }
+    let scenario = json!({
+        "start": "2026-11-20T12:00:00Z",
+        "nodes": [{"name": "n1", "labels": {"first": ""}}, {"name": "n2"}, {"name": "n3"}],
+        "components": ["replicaset-controller", "statefulset-controller", "daemon-set-controller", "service-account-controller",
+            "node-controller", "scheduler"],
+        "steps": steps,
+    });
+    let scenario = Scenario::parse(&scenario.to_string()).unwrap();
+    let result = in_virtual_time(async {
+        let mut run = Run::start(&scenario).await.unwrap();
+        for step in &scenario.steps {
+            run.execute(step).await.unwrap();
+        }
+        snapshot::read(&run.plane.client, "https://example", run.plane.cluster.clock.now()).await.unwrap()
+    });
+    result.unwrap()
+}
+
+/// When the pods of each workload on `n1` were evicted, in seconds since the first step.
+fn evictions(r: &simulation::Rehearsal) -> Vec<(String, u64)> {
+    let evicted = |e: &&simulation::timeline::Entry| matches!(e.kind, Kind::Evicted | Kind::Deleted);
+    let of = |name: &String| name.split('-').next().unwrap_or_default().to_owned();
+    let mut all: Vec<(String, u64)> = r
+        .timeline
+        .iter()
+        .filter(evicted)
+        .flat_map(|e| e.names.iter().map(move |name| (of(name), e.at.as_secs())))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Pods of a copy once stayed on a node that failed: the time of their binding was that of the machine, in the future of virtual time.
+/// Clauses: G05.from-cluster, G05.failure
+#[test]
+fn pods_of_a_copy_leave_a_node_that_fails() {
+    let copy = failing_copy(false);
+    let r = run(&copy, "{ignoreBudgets: true, steps: [{failNode: n1}, {advance: 10m}]}");
+    let found = evictions(&r);
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["db", "short", "usual"], "{}", r.to_text());
+    for (name, at) in found {
+        let (from, until) = if name == "short" { (45, 75) } else { (335, 365) };
+        assert!((from..until).contains(&at), "{name} after {at} s: {}", r.to_text());
+    }
+    // What started long ago has been available for long: minReadySeconds of the past count.
+    let short = r.workloads.iter().find(|w| w.workload.to_string().ends_with("short")).unwrap();
+    assert_eq!((short.desired, short.minimum), (1, 0));
+    // Another start moves all times of the copy.
+    let other =
+        run(&copy, "{start: '2026-02-01T00:00:00Z', ignoreBudgets: true, steps: [{failNode: n1}, {advance: 10m}]}");
+    assert_eq!(evictions(&r), evictions(&other));
+}
+
+/// Clauses: G05.from-cluster, G05.failure
+#[test]
+fn pods_leave_a_node_that_was_not_ready_when_it_was_copied() {
+    let copy = failing_copy(true);
+    let r = run(&copy, "{ignoreBudgets: true, steps: [{advance: 10m}]}");
+    let found = evictions(&r);
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["db", "usual"], "{}", r.to_text());
+    for (name, at) in found {
+        assert!((100..200).contains(&at), "{name} after {at} s, not after another 300: {}", r.to_text());
+    }
+    // It can be started again before they leave.
+    let r = run(&copy, "{ignoreBudgets: true, steps: [{healNode: n1}, {advance: 10m}]}");
+    assert_eq!(evictions(&r), [], "{}", r.to_text());
 }

@@ -150,6 +150,20 @@ async fn pods_are_charged_for_their_containers() {
     let ended = json!({"status": {"phase": "Succeeded"}});
     assert_eq!(call(&p.c, "PATCH", &format!("{PODS}/small/status"), ended).await.0, 200);
     p.wait("compute", |s| s["used"]["pods"] == "1" && s["used"]["requests.cpu"] == "600m").await;
+    // Limits of a pod as a whole are enough: its requests default to them, and its containers need none.
+    let whole = |name: &str, cpu: &str| {
+        let mut pod = pod(name, json!({}));
+        pod["spec"]["resources"] = json!({"limits": {"cpu": cpu, "memory": "256Mi"}});
+        pod
+    };
+    let message = p.refused(PODS, whole("large", "401m")).await;
+    assert!(
+        message.contains("exceeded quota: compute, requested: requests.cpu=401m, used: requests.cpu=600m"),
+        "{message}"
+    );
+    p.make(PODS, whole("whole", "400m")).await;
+    let used = p.wait("compute", |s| s["used"]["pods"] == "2").await["used"].clone();
+    assert_eq!(used, json!({"requests.cpu": "1", "limits.memory": "512Mi", "pods": "2"}));
 }
 
 /// Clauses: C14.resourcequota-scopes

@@ -14,6 +14,10 @@ use std::path::Path;
 pub struct Cluster {
     /// Name of the cluster.
     pub words: Vec<String>,
+    /// Address of the API server.
+    // In place of the global flag, whose short form does not exist here.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub server: String,
     /// Embed the certificates in the kubeconfig.
     #[arg(long)]
     pub embed_certs: bool,
@@ -119,7 +123,7 @@ pub fn cluster(a: &Cluster, k: &Kube) -> Result {
     }
     let mut f = Files::load(k)?;
     let mut e = f.entry("clusters", name).unwrap_or_default();
-    if let Some(s) = given(k, "server", &g.server) {
+    if let Some(s) = given(k, "server", &a.server) {
         put(&mut e, "server", s);
         e.remove("tls-server-name");
     }

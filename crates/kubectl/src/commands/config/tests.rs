@@ -29,6 +29,10 @@ async fn adds_changes_and_removes_entries() {
             ("config set-cluster c --server=https://x --certificate-authority=D/ca.pem", "Cluster \"c\" set.\n"),
             ("config set-cluster e --embed-certs --certificate-authority=D/ca.pem", "Cluster \"e\" set.\n"),
             ("config set-cluster i --insecure-skip-tls-verify --proxy-url=http://p", "Cluster \"i\" set.\n"),
+            (
+                "config set-cluster s -s https://x",
+                "! error: unknown shorthand flag: 's' in -s\n! See 'kubectl config set-cluster --help' for usage.\nexit 1\n",
+            ),
             ("config set-credentials u --token=t", "User \"u\" set.\n"),
             ("config set-credentials u --username=n --password=p", "User \"u\" set.\n"),
             (

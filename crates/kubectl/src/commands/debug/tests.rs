@@ -103,3 +103,23 @@ async fn errors_are_those_of_upstream() {
         assert_eq!(snapshot(&s, line, "").await, format!("! error: {expected}\nexit 1\n"), "{line}");
     }
 }
+
+/// As upstream, an object of a file is not read from the server first.
+#[tokio::test]
+async fn takes_pods_of_files_as_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pod.yaml");
+    std::fs::write(
+        &path,
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: new}\nspec: {containers: [{name: c, image: i}]}\n",
+    )
+    .unwrap();
+    let s = server();
+    let output = snapshot(&s, &format!("debug -f {} --image=busybox", path.display()), "").await;
+    assert!(output.starts_with("Defaulting debug container name to debugger-"), "{output}");
+    assert!(output.contains("NotFound"), "{output}");
+    let output = snapshot(&s, &format!("debug -f {} --image=busybox --copy-to=q", path.display()), "").await;
+    assert!(!output.contains("rror"), "{output}");
+    let made = s.body_of(&format!("POST {POD}"));
+    assert_eq!((&made["metadata"]["name"], &made["spec"]["containers"][0]["image"]), (&json!("q"), &json!("i")));
+}

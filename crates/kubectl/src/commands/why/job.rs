@@ -64,6 +64,11 @@ pub async fn job(r: &mut Reader<'_>, job: &Value, nodes: Nodes) -> Result<Explan
     Ok(Explanation::new(state, summary).because(findings))
 }
 
+/// How long after it is due a job is started at most, in seconds.
+const STARTS_WITHIN: i64 = 20;
+/// How many missed starts are counted.
+const MOST_MISSED: usize = 100;
+
 /// Why a CronJob starts no job. Pure.
 pub fn cron_job(cron: &Value, now: Timestamp) -> Explanation {
     let (schedule, zone) = (text(cron, "/spec/schedule"), text(cron, "/spec/timeZone"));
@@ -103,6 +108,7 @@ pub fn cron_job(cron: &Value, now: Timestamp) -> Explanation {
             .suggest(command),
         );
     }
+    findings.extend(missed(cron, schedule, zone, !active.is_empty(), now));
     let last = match text(cron, "/status/lastScheduleTime") {
         "" => "no job has been started".to_owned(),
         time => format!("the last job was started {} ago", ago(time, now)),
@@ -111,6 +117,34 @@ pub fn cron_job(cron: &Value, now: Timestamp) -> Explanation {
     let state = if findings.is_empty() { State::Healthy } else { State::Waiting };
     let healthy = if findings.is_empty() { "is healthy" } else { "waits" };
     Explanation::new(state, format!("{healthy}: {last}, the next one is due in {until}")).because(findings)
+}
+
+/// The starts of a schedule that were due and did not happen.
+fn missed(cron: &Value, schedule: &str, zone: &str, is_active: bool, now: Timestamp) -> Option<Finding> {
+    let field = ["/status/lastScheduleTime", "/metadata/creationTimestamp"].into_iter().map(|f| text(cron, f));
+    let since = field.into_iter().find_map(meta::time::parse)?;
+    let (mut count, mut last, mut at) = (0, None, since);
+    while let Ok(Some(next)) = next_time(schedule, zone, at) {
+        if now.as_second() - next.as_second() < STARTS_WITHIN || count == MOST_MISSED {
+            break;
+        }
+        (count, last, at) = (count + 1, Some(next), next);
+    }
+    let last = kinds::columns::duration(now.as_second() - last?.as_second());
+    let count = if count == MOST_MISSED { format!("more than {MOST_MISSED}") } else { count.to_string() };
+    let starts = format!("{count} start{} since then did not happen", if count == "1" { "" } else { "s" });
+    let deadline = cron.pointer("/spec/startingDeadlineSeconds").and_then(Value::as_i64);
+    Some(match (is_active && cron["spec"]["concurrencyPolicy"] == "Forbid", deadline) {
+        (true, _) => Finding::new("MissedStarts", format!("{starts} because of it")),
+        (false, Some(seconds)) => Finding::new(
+            "MissedStarts",
+            format!("{starts}; a start that is late by more than startingDeadlineSeconds ({seconds}s) is left out"),
+        ),
+        (false, None) => Finding::new(
+            "MissedStarts",
+            format!("{starts}, the last one was due {last} ago: the cronjob controller has not acted"),
+        ),
+    })
 }
 
 /// The next time of a schedule; none if there is none.

@@ -19,6 +19,13 @@ pub async fn explain(r: &mut Reader<'_>, service: &Value) -> Result<Explanation>
         .await?;
     let pods = r.list("v1", ns, "pods").await?;
     let mut e = of_service(service, &slices, &pods, r.is_unreadable("pods", ns));
+    let policies = r.list("networking.k8s.io/v1", ns, "networkpolicies").await?;
+    let limited = policies_of(service, &pods, &policies);
+    if limited.iter().any(|f| f.reason == "PortIsolated") && e.state.is_healthy() {
+        e.state = State::NotReady;
+        e.summary = e.summary.replacen("is healthy:", "has", 1) + ", and a port to which no policy allows connections";
+    }
+    e.findings.extend(limited);
     // The controller of the load balancer reports its errors in events alone.
     if let Some(pending) = e.findings.iter_mut().find(|f| f.reason == "NoLoadBalancer") {
         pending.children.extend(events::latest(r, ns, uid(service)).await?);
@@ -118,6 +125,63 @@ fn of_selector(service: &Value, selector: &LabelSelector, pods: &[Value], ready:
     findings
 }
 
+/// The network policies that isolate the pods of a service, and the ports that none of them allows. Pure.
+fn policies_of(service: &Value, pods: &[Value], policies: &[Value]) -> Vec<Finding> {
+    let Some(labels) = service["spec"]["selector"].as_object().filter(|s| !s.is_empty()) else { return Vec::new() };
+    let labels = labels.iter().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default()));
+    let selector = LabelSelector::from_map(labels);
+    let selected: Vec<&Value> = pods.iter().filter(|p| selects(&selector, p)).collect();
+    let isolates = |policy: &&Value| {
+        let types = list(policy, "/spec/policyTypes");
+        let of = super::fields::selector(policy, "/spec/podSelector");
+        (types.is_empty() || types.iter().any(|t| t == "Ingress")) && selected.iter().any(|p| selects(&of, p))
+    };
+    let isolating: Vec<&Value> = policies.iter().filter(isolates).collect();
+    if isolating.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<String> = isolating.iter().map(|p| name(p).to_owned()).collect();
+    let rules: Vec<&Value> = isolating.iter().flat_map(|p| list(p, "/spec/ingress")).collect();
+    let protocol = |p: &Value| Some(text(p, "/protocol")).filter(|p| !p.is_empty()).unwrap_or("TCP").to_owned();
+    let mut findings = Vec::new();
+    for port in list(service, "/spec/ports") {
+        let target = match &port["targetPort"] {
+            Value::Null => &port["port"],
+            target => target,
+        };
+        let numbers: Vec<i64> = match target.as_str() {
+            Some(named) => {
+                let ports = selected.iter().flat_map(|p| container_ports(p)).filter(|q| q["name"] == named);
+                ports.filter_map(|q| q["containerPort"].as_i64()).collect()
+            }
+            None => target.as_i64().into_iter().collect(),
+        };
+        let allows = |allowed: &Value| {
+            let first = &allowed["port"];
+            let last = allowed["endPort"].as_i64().or_else(|| first.as_i64());
+            let covers = |n: &i64| first.as_i64().zip(last).is_some_and(|(a, b)| (a..=b).contains(n));
+            let named = first.is_string() && first == target;
+            protocol(allowed) == protocol(port) && (first.is_null() || named || numbers.iter().any(covers))
+        };
+        let open = rules.iter().any(|rule| list(rule, "/ports").is_empty() || list(rule, "/ports").iter().any(allows));
+        if !open && !numbers.is_empty() {
+            let message = format!(
+                "its port {} leads to port {target}, to which no network policy allows connections; its pods are isolated by {}",
+                port["port"],
+                some(&names)
+            );
+            findings.push(Finding::new("PortIsolated", message));
+        }
+    }
+    if findings.is_empty() {
+        let (verb, these) = if names.len() == 1 { ("isolates", "this policy") } else { ("isolate", "these policies") };
+        let message = format!("{} {verb} its pods: only connections that {these} allow reach them", some(&names));
+        let message = if names.len() == 1 { message.replace("policy allow ", "policy allows ") } else { message };
+        findings.push(Finding::new("Isolated", message));
+    }
+    findings
+}
+
 /// What is wrong with the port of the pods to which a port of a service leads.
 fn target_port(port: &Value, selected: &[&Value]) -> Option<Finding> {
     let number = &port["port"];
@@ -160,6 +224,29 @@ fn container_ports(pod: &Value) -> impl Iterator<Item = &Value> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Clauses: G01.other-kinds
+    #[test]
+    fn explains_isolated_ports() {
+        let service = json!({"spec": {"selector": {"a": "b"}, "ports": [{"port": 80, "targetPort": "http"}]}});
+        let pod = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8080}]}]}});
+        let policy = |spec: Value| json!({"metadata": {"name": "p"}, "spec": spec});
+        let all = "p isolates its pods: only connections that this policy allows reach them";
+        let none = "its port 80 leads to port \"http\", to which no network policy allows connections; its pods are isolated by p";
+        for (spec, expect) in [
+            (json!({"podSelector": {}, "policyTypes": ["Egress"]}), None),
+            (json!({"podSelector": {"matchLabels": {"a": "c"}}}), None),
+            (json!({"podSelector": {}}), Some(none)),
+            (json!({"podSelector": {}, "ingress": [{}]}), Some(all)),
+            (json!({"podSelector": {}, "ingress": [{"ports": [{"port": 8081}]}]}), Some(none)),
+            (json!({"podSelector": {}, "ingress": [{"ports": [{"port": 8000, "endPort": 8081}]}]}), Some(all)),
+            (json!({"podSelector": {}, "ingress": [{"ports": [{"port": 8080, "protocol": "UDP"}]}]}), Some(none)),
+            (json!({"podSelector": {}, "ingress": [{"ports": [{"port": "http"}]}]}), Some(all)),
+        ] {
+            let found = policies_of(&service, std::slice::from_ref(&pod), &[policy(spec.clone())]);
+            assert_eq!(found.first().map(|f| f.message.as_str()), expect, "{spec}");
+        }
+    }
 
     #[test]
     fn explains_missing_endpoints() {

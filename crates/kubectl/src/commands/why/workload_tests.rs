@@ -160,6 +160,32 @@ async fn explains_jobs_and_cron_jobs() {
     assert!(cron(json!({"schedule": "0 0 30 2 *"}), json!({})).contains("names no date that exists"));
     assert!(cron(json!({"schedule": "nonsense"}), json!({})).contains("cannot be used"));
     assert!(cron(json!({"schedule": "* * * * *", "suspend": true}), json!({})).starts_with("x is suspended\n"));
+    // Starts that were due and did not happen.
+    let started = |minute: u32| json!({"lastScheduleTime": format!("2026-11-21T11:{minute}:00Z")});
+    for (spec, status, expect) in [
+        (json!({}), started(59), None),
+        (
+            json!({}),
+            started(50),
+            Some(
+                "9 starts since then did not happen, the last one was due 60s ago: the cronjob controller has not acted\n",
+            ),
+        ),
+        (json!({}), json!({"lastScheduleTime": "2026-11-20T12:00:00Z"}), Some("more than 100 starts since then")),
+        (
+            json!({"startingDeadlineSeconds": 5}),
+            started(58),
+            Some("1 start since then did not happen; a start that is late by more than startingDeadlineSeconds (5s)"),
+        ),
+    ] {
+        let mut all = json!({"schedule": "* * * * *"});
+        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let text = cron(all, status);
+        match expect {
+            Some(part) => assert!(text.contains(part), "{text}"),
+            None => assert!(text.starts_with("x is healthy: "), "{text}"),
+        }
+    }
     let forbidden =
         cron(json!({"schedule": "* * * * *", "concurrencyPolicy": "Forbid"}), json!({"active": [{"name": "old"}]}));
     assert!(
