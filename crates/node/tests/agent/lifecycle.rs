@@ -45,7 +45,7 @@ async fn a_pod_of_a_class_without_a_runtime_waits() {
     let m = Machine::new().await;
     m.pod("p", json!({"runtimeClassName": "gvisor", "containers": [demo("c", json!(["sleep"]))]}));
     let why = "Failed to create pod sandbox: no runtime for the handler of RuntimeClass \"gvisor\" is configured";
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     while !m.api.list("api/v1/events").iter().any(|e| e["reason"] == "FailedCreatePodSandBox" && e["message"] == why) {
         assert!(begun.elapsed().as_secs() < 30, "{:#?}", m.api.list("api/v1/events"));
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
