@@ -30,6 +30,16 @@ pub(crate) fn profile(kind: ProfileType, localhost_ref: String) -> v1::SecurityP
     v1::SecurityProfile { profile_type: kind.into(), localhost_ref }
 }
 
+/// The namespaces of a container of a pod.
+fn namespaces_of(pod: &PodConfig, container: &ContainerConfig) -> v1::NamespaceOption {
+    let mut options = namespaces(pod);
+    if let (PidMode::Container, Some(target)) = (pod.pid, &container.target_container) {
+        options.pid = v1::NamespaceMode::Target.into();
+        options.target_id.clone_from(target);
+    }
+    options
+}
+
 /// The namespaces of a pod's containers.
 pub(crate) fn namespaces(config: &PodConfig) -> v1::NamespaceOption {
     use v1::NamespaceMode::{Container, Node, Pod};
@@ -86,7 +96,7 @@ pub(crate) fn container(
             ..Default::default()
         }),
         privileged: security.privileged,
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces_of(pod, config)),
         run_as_user: security.run_as_user.map(number),
         run_as_group: security.run_as_group.map(number),
         readonly_rootfs: security.read_only_rootfs,
@@ -179,6 +189,11 @@ mod tests {
         assert_eq!(modes(&own), (Pod, Pod, Pod));
         let host = PodConfig { pid: PidMode::Host, host_ipc: true, ..PodConfig::default() };
         assert_eq!(modes(&host), (Node, Node, Node));
+        let debugger = ContainerConfig { target_container: Some("c1".into()), ..ContainerConfig::default() };
+        let of = |pod: &PodConfig| (namespaces_of(pod, &debugger).pid(), namespaces_of(pod, &debugger).target_id);
+        assert_eq!(of(&PodConfig::default()), (v1::NamespaceMode::Target, "c1".into()));
+        assert_eq!((of(&own).0, of(&host).0), (Pod, Node));
+        assert!(of(&own).1.is_empty() && of(&host).1.is_empty());
         let range = Some(IdRange { first: 65536, length: 65536 });
         let users = namespaces(&PodConfig { user_namespace: range, ..own }).userns_options.unwrap();
         assert_eq!((users.mode(), users.uids[0].host_id, users.gids[0].length), (Pod, 65536, 65536));

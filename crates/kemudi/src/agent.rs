@@ -22,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use supervisor::{Component, OnEnd, Shutdown, Supervisor};
+use supervisor::{Component, OnEnd, Shutdown, Supervisor, blocking};
 use tokio::runtime::Handle;
 
 /// The domain of the cluster.
@@ -60,6 +60,8 @@ pub enum Error {
     Containers(#[from] containers::Error),
     #[error(transparent)]
     PodNetwork(#[from] pod_network::Error),
+    #[error("the node cannot run: {0}")]
+    Node(#[from] node::Error),
     #[error("stopping the containers of the node: {0}")]
     Runtime(#[from] runtime::Error),
     #[error("{path}: {source}")]
@@ -182,6 +184,13 @@ pub struct RunningNode {
     /// The listeners of the agent's API, which end when the last request has been answered after the shutdown.
     pub listeners: Component,
     pub handle: node::Handle,
+}
+
+/// Refuses a configuration with which the node could not run, as the kubelet does: nothing that happens later would change that.
+pub async fn check_node(data_dir: &Path, configuration: &KubeletConfiguration) -> Result<(), Error> {
+    let (directory, configuration) = (data_dir.join("node"), configuration.clone());
+    let check = move || node::check_machine(&configuration, &directory, &node::Sysfs::default());
+    Ok(blocking(check).await?)
 }
 
 /// Errors if the pods of a data directory cannot be connected by these plugins, or by this program if there are none.

@@ -106,6 +106,7 @@ async fn serve(options: Options, threads: &Handle) -> Result<(), up::Error> {
     containers::check(&options.data_dir, endpoints.as_ref()).map_err(agent::Error::from)?;
     let plugins = options.kubelet.network.plugins().map_err(agent::Error::from)?;
     agent::check_network(&options.data_dir, plugins.as_ref(), endpoints.is_some())?;
+    agent::check_node(&options.data_dir, &configuration).await?;
     let sysctls = node::Allowlist::new(&configuration.allowed_unsafe_sysctls, &kernel)?;
     let node_name = options.kubelet.node_name()?;
     let token = token(&options)?;

@@ -11,10 +11,6 @@ pub const MISSING: &[(&str, &str)] = &[
         "CSI drivers bring snapshots of their own; the default class has none, but copies of claims",
     ),
     ("volumes of the types `iscsi` and `fc`", "pods that mount them wait, with an event"),
-    (
-        "`kubectl debug POD --target=CONTAINER`",
-        "the new container has the network and volumes of the pod, but sees only its own processes, except with `shareProcessNamespace`",
-    ),
 ];
 
 /// The table as lines of text.

@@ -307,6 +307,9 @@ async fn run(options: ServerOptions, local: Local, threads: Threads<'_>) -> Resu
         Local::Node(o) | Local::Nodes(o) => o.kubelet.network.plugins().map_err(agent::Error::from)?,
         Local::None => None,
     };
+    if let Local::Node(_) | Local::Nodes(_) = &local {
+        agent::check_node(&options.data_dir, &configuration).await?;
+    }
     if let Local::Node(_) = &local {
         agent::check_network(&options.data_dir, plugins_of_pods.as_ref(), endpoints.is_some())?;
     }

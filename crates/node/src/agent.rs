@@ -1,6 +1,7 @@
 //! The agent of a node, which runs the pods bound to it.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,9 @@ use supervisor::blocking;
 use supervisor::panics::restarted;
 
 use crate::admission::Admission;
-use crate::affinity::{self, Managers};
+use crate::affinity::{self, Managers, TopologySource};
 use crate::claims::ClaimReader;
+use crate::configuration::KubeletConfiguration;
 use crate::counts::Known;
 use crate::credentials::Providers;
 use crate::csi::Csi;
@@ -62,6 +64,18 @@ pub enum Error {
     Managers(String),
     #[error("user namespaces of pods: {0}")]
     Users(#[from] crate::pod::users::Error),
+}
+
+/// Errors if an agent with this directory could not run on this machine, as often as it were started: its configuration is impossible here,
+/// or contradicts what an earlier one has left. Blocks.
+pub fn check_machine(
+    configuration: &KubeletConfiguration,
+    data_dir: &Path,
+    topology: &dyn TopologySource,
+) -> Result<(), Error> {
+    let root = KubeletRoot { path: data_dir.to_owned(), shown_as: data_dir.to_owned() };
+    Managers::open(configuration, root.clone(), topology, Arc::new(|_| ())).map_err(Error::Managers)?;
+    Dra::check(&root).map_err(Error::Managers)
 }
 
 pub struct Agent {

@@ -10,6 +10,7 @@
 mod admission;
 mod affinity;
 mod agent;
+mod bounded;
 mod cdi;
 mod claims;
 pub mod configuration;
@@ -49,7 +50,7 @@ mod static_pods;
 mod volumes;
 
 pub use affinity::{Sysfs, TopologySource};
-pub use agent::{Agent, Error};
+pub use agent::{Agent, Error, check_machine};
 pub use cdi::DIRECTORIES as CDI_DIRECTORIES;
 pub use configuration::Signal;
 pub use eviction::{Layout, MachineObserver, NodeObserver, Observation, Observations};

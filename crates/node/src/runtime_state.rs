@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use runtime::{Condition, Runtime};
 use tokio::time::Instant;
 
+use crate::bounded::{MAX_MESSAGE, MAX_WORD, cut};
 use crate::pod::network::Network;
 
 /// The time between two checks.
@@ -91,5 +92,6 @@ impl RuntimeState {
 
 fn problem(what: &str, kind: &str, condition: &Condition) -> String {
     let Condition { is_ready, reason, message } = condition;
+    let (reason, message) = (cut(reason, MAX_WORD), cut(message, MAX_MESSAGE));
     format!("{what}: {kind}={is_ready} reason:{reason} message:{message}")
 }

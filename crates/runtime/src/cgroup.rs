@@ -54,6 +54,8 @@ const SWAP: &str = "memory.swap.max";
 const OOM_GROUP: &str = "memory.oom.group";
 /// The cgroup of a container's processes, below that with its limits.
 const PROCESSES: &str = "processes";
+/// The cgroup, below that of a container's processes, of hooks that run before its program.
+const HOOKS: &str = "hooks";
 
 /// The devices that the processes of a cgroup may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +83,11 @@ impl Hierarchy {
         if self.v2 {
             enable_controllers(parent);
         }
+        self.make_plain_below(parent, name)
+    }
+
+    /// Creates a cgroup without limits below an existing one, which may have processes on v2, too.
+    fn make_plain_below(&self, parent: &Path, name: &str) -> io::Result<PathBuf> {
         let directory = parent.join(name);
         match std::fs::create_dir(&directory) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -258,6 +265,14 @@ impl Hierarchies {
         self.update(path, resources)
     }
 
+    /// Creates the cgroup of hooks ([`hooks_below`]) in an existing cgroup of a container.
+    pub(crate) fn create_hooks(&self, path: &str) -> io::Result<()> {
+        for (hierarchy, above) in self.0.iter().zip(self.process_directories(path)) {
+            hierarchy.make_plain_below(&above.directory, HOOKS)?;
+        }
+        Ok(())
+    }
+
     /// Limits the cgroups that may be created below an existing one, if the kernel supports it (v2).
     pub fn bound_descendants(&self, path: &str) -> io::Result<()> {
         self.0.iter().filter(|h| h.v2).try_for_each(|h| bound_descendants(&h.mount.join(path)))
@@ -400,6 +415,12 @@ pub fn oom_kills(directories: &[CgroupDirectory]) -> u64 {
         .map(|d| field(&d.join("memory.events"), "oom_kill").max(field(&d.join("memory.oom_control"), "oom_kill")))
         .max()
         .unwrap_or(0)
+}
+
+/// The cgroup of hooks below that of a container's processes, whether it exists or not.
+pub fn hooks_below(processes: &[CgroupDirectory]) -> Vec<CgroupDirectory> {
+    let below = |c: &CgroupDirectory| CgroupDirectory { directory: c.directory.join(HOOKS), ..c.clone() };
+    processes.iter().map(below).collect()
 }
 
 /// Puts the calling process into a cgroup. Pid 0 is the writer itself, in any pid namespace.

@@ -6,8 +6,10 @@
 //! **Invariants.** A hook has the variables and arguments of its specification, `/` as working directory, the state of the container as
 //! input, and no other descriptor. It does not outlive its time, and no process that it leaves outlives it.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -30,6 +32,8 @@ const VERSION: &str = "1.2.1";
 const MAX_ERROR: usize = 2048;
 /// How often it is checked whether a hook that has closed its error stream has ended, in milliseconds.
 const TICK: u16 = 10;
+/// How long it is tried to end what a hook has left behind.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The state of a container, as a hook reads it.
 #[derive(Clone, Debug, Serialize)]
@@ -60,9 +64,54 @@ impl<'a> State<'a> {
 #[derive(Clone, Copy)]
 pub enum Within<'a> {
     /// A cgroup that the hook gets for itself.
-    Cgroup(&'a [CgroupDirectory]),
+    Cgroup(&'a HookCgroup),
     /// The caller's cgroup. If the caller is process 1 of a pid namespace, all other processes there are the hook's.
     Caller,
+}
+
+/// A cgroup for hooks, opened for a process that may lose the privilege to do so.
+pub struct HookCgroup {
+    directories: Vec<CgroupDirectory>,
+    /// Its lists of processes.
+    lists: Vec<File>,
+}
+
+impl HookCgroup {
+    /// Opens an existing cgroup. The lists are closed on exec.
+    pub fn open(directories: Vec<CgroupDirectory>) -> io::Result<Self> {
+        let open = |c: &CgroupDirectory| {
+            let path = c.directory.join("cgroup.procs");
+            File::options()
+                .read(true)
+                .write(true)
+                .open(&path)
+                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        };
+        let lists = directories.iter().map(open).collect::<io::Result<_>>()?;
+        Ok(Self { directories, lists })
+    }
+
+    /// Removes the cgroup, whose processes have ended. Errors if it is not this process's to remove.
+    pub fn remove(&self) -> io::Result<()> {
+        self.directories.iter().try_for_each(|c| cgroup::remove_tree(&c.directory))
+    }
+
+    /// Whether a process is in it.
+    fn has_processes(&self) -> bool {
+        self.lists.iter().any(|list| list.read_at(&mut [0], 0).is_ok_and(|length| length > 0))
+    }
+
+    /// Ends its processes. Some may be making others meanwhile, and the kernel ends them in its own time.
+    fn end(&self) {
+        let end = sys::uptime() + END_LIMIT;
+        loop {
+            cgroup::kill_all(&self.directories);
+            if !self.has_processes() || sys::uptime() >= end {
+                return;
+            }
+            let _ = poll(&mut [], TICK);
+        }
+    }
 }
 
 /// Hooks of one moment.
@@ -114,10 +163,8 @@ impl Stage<'_> {
         let variables = hook.env.iter().filter_map(|v| v.split_once('='));
         command.args(args).env_clear().envs(variables).current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        if let Within::Cgroup(directories) = self.within {
-            let open =
-                |c: &CgroupDirectory| std::fs::File::options().write(true).open(c.directory.join("cgroup.procs"));
-            let mut lists = directories.iter().map(open).collect::<io::Result<Vec<_>>>()?;
+        if let Within::Cgroup(cgroup) = self.within {
+            let mut lists = cgroup.lists.iter().map(File::try_clone).collect::<io::Result<Vec<_>>>()?;
             let enter = move || {
                 // Also those that a library of this process has opened without the flag.
                 descriptors::close_on_exec()?;
@@ -132,7 +179,7 @@ impl Stage<'_> {
     /// Ends what a hook has left behind.
     fn end_rest(&self) {
         match self.within {
-            Within::Cgroup(directories) => cgroup::kill_all(directories),
+            Within::Cgroup(cgroup) => cgroup.end(),
             Within::Caller if std::process::id() == 1 => {
                 let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
                 while matches!(waitpid(None, None), Ok(_) | Err(Errno::EINTR)) {}

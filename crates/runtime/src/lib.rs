@@ -14,6 +14,7 @@
 
 pub mod api;
 pub mod beneath;
+pub mod block_device;
 pub mod cgroup;
 pub mod descriptors;
 mod devices;

@@ -52,6 +52,9 @@ pub struct ShimRecord {
     /// Whether it runs hooks. Those of earlier releases would start containers without.
     #[serde(default)]
     pub has_hooks: bool,
+    /// Whether it starts containers in the process-id namespace of another one. Those of earlier releases would give them one of their own.
+    #[serde(default)]
+    pub has_targets: bool,
 }
 
 /// A container for the shim: everything is resolved except the user.
@@ -195,18 +198,21 @@ impl ContainerLayers {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ShimContainer {
     pub id: String,
-    pub config: ShimStreams,
+    pub config: ShimConfig,
     pub cgroups: Vec<CgroupDirectory>,
     pub log_path: PathBuf,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct ShimStreams {
+/// The part of a [`ContainerConfig`] that the shim keeps in memory.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ShimConfig {
     pub tty: bool,
     pub stdin: bool,
     pub stdin_once: bool,
     #[serde(default)]
     pub log_limits: LogLimits,
+    #[serde(default)]
+    pub target_container: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

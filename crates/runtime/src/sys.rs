@@ -1,8 +1,10 @@
 //! Kernel calls without a wrapper in nix: forking into namespaces, mounts by descriptor, capabilities.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::api::Timestamp;
@@ -56,6 +58,20 @@ pub fn clone_mount(file: BorrowedFd, recursive: bool) -> io::Result<OwnedFd> {
         let fd = check(libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags))?;
         Ok(OwnedFd::from_raw_fd(fd as RawFd))
     }
+}
+
+/// The number of a block device, from what the kernel knows without asking a file system that may not answer. `None` for other files.
+pub fn block_number(path: &Path) -> Option<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is NUL-terminated and lives through the call, which writes at most one structure of this type; zeros are a valid one.
+    let found = unsafe {
+        let flags = libc::AT_STATX_DONT_SYNC;
+        check(libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_TYPE, found.as_mut_ptr()).into()).ok()?;
+        found.assume_init()
+    };
+    let is_block = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFBLK;
+    is_block.then(|| nix::sys::stat::makedev(found.stx_rdev_major.into(), found.stx_rdev_minor.into()))
 }
 
 /// A detached file system of the kernel, nosuid, nodev and more `attributes`, as the caller's namespaces see it.

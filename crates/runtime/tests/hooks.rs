@@ -320,6 +320,49 @@ async fn containers_do_not_see_the_hooks_of_others() {
     host.finish().await;
 }
 
+/// A hook has the machine's privileges, and so had a process that it left in a session of its own, where no pid namespace ended it.
+#[tokio::test]
+async fn nothing_that_a_hook_leaves_outlives_it() {
+    let mut host = Host::new().await;
+    let seen = seen(&host);
+    let out = seen.0.display().to_string();
+    let (mut shared, mut machine) = (host.pod_config("shared"), host.pod_config("host"));
+    (shared.pid, machine.pid) = (PidMode::Pod, PidMode::Host);
+    let mut users = host.user_pod_config("users", IdRange { first: 1 << 20, length: 65536 });
+    users.pid = PidMode::Pod;
+    let mut pods = vec!["own", "joined", "shared", "host"];
+    host.pod("own").await;
+    host.pod("joined").await;
+    for config in [shared, machine] {
+        host.runtime.run_pod(config).await.unwrap();
+    }
+    if host.runtime.run_pod(users).await.is_ok() {
+        pods.push("users");
+    }
+    let target = host.start("joined", shell("target", FOREVER)).await;
+    for pod in pods {
+        // It makes others all the time.
+        let text = format!(
+            "setsid sh -c 'echo > {out}/{pod}-left; n=0; while :; do n=$((n+1)); setsid sleep 77$n.7 & sleep 0.01; done' & \
+             while [ ! -e {out}/{pod}-left ]; do sleep 0.01; done"
+        );
+        let edit = |c: &mut ContainerConfig| {
+            c.hooks.create_container = script(&text);
+            c.target_container = Some(target.clone()).filter(|_| pod == "joined");
+        };
+        let (status, text) = host.script(pod, "main", "cat /sys/fs/cgroup/*/hooks/cgroup.procs; echo runs", edit).await;
+        assert!(text.ends_with("runs\n"), "{pod}: {status:?}");
+        let left = || {
+            let all = std::fs::read_dir("/proc").unwrap().flatten();
+            let names = all.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());
+            names.filter(|n| n.starts_with(b"sleep\x0077") && n.ends_with(b".7\0")).count()
+        };
+        wait_for(&format!("what a hook left in pod {pod} has ended"), || left() == 0).await;
+        assert!(std::fs::remove_file(seen.0.join(format!("{pod}-left"))).is_ok());
+    }
+    host.finish().await;
+}
+
 /// A hook that hangs does not keep a pod from being removed, and does not outlive it.
 #[tokio::test]
 async fn a_hook_ends_with_the_container_that_waits_for_it() {

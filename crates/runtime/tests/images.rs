@@ -569,6 +569,29 @@ async fn the_program_itself_is_an_image() {
         let other = ImageStore::open(place.path().join("images")).unwrap();
         assert_eq!(other.ensure_builtin("demo", program).unwrap().id, image.id);
     }
+    // A node without it would get it only with its next start.
+    let images = host.runtime.images();
+    for name in ["demo", &image.id] {
+        let error = images.remove(name, |_| None).unwrap_err();
+        assert_eq!(error.to_string(), format!("image {name:?} is part of this node: it cannot be removed or replaced"));
+    }
+    let tree = host.directory.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let error = images.adopt_directory("demo", &tree, ImageConfig::default()).unwrap_err().to_string();
+    assert!(error.contains("docker.io/library/demo:latest") && error.contains("is part of this node"), "{error}");
+    images.add_names("demo", &["example.org/demo:1".to_owned()]).unwrap();
+    images.remove("example.org/demo:1", |_| None).unwrap();
+    // Another version of the program takes its place.
+    let newer = host.directory.path().join("newer");
+    std::fs::copy(program, &newer).unwrap();
+    std::fs::File::options()
+        .append(true)
+        .open(&newer)
+        .and_then(|mut f| std::io::Write::write_all(&mut f, b"x"))
+        .unwrap();
+    let next = images.ensure_builtin("demo", &newer).unwrap();
+    assert!(next.id != image.id && images.list().iter().any(|i| i.id == image.id && !i.pinned));
+    images.remove(&image.id, |_| None).unwrap();
     let config = ContainerConfig {
         name: "demo".into(),
         image: "demo".into(),

@@ -203,20 +203,24 @@ async fn the_way_into_a_container_shows_nothing() {
     host.runtime.run_pod(config).await.unwrap();
     // No others come and go.
     const QUIET: &str = "exec sleep 100000";
-    let plain = host.start("a", shell("plain", QUIET)).await;
-    let mut config = shell("debugger", QUIET);
-    config.security.add_capabilities = vec!["SYS_PTRACE".into()];
-    let debugger = host.start("a", config).await;
-    for start in [false, true] {
-        let attacker = host.start("a", tracer(&format!("hold-{start}"), &["hold"])).await;
+    // Those that join the processes of one container see each other, too.
+    host.pod("joined").await;
+    let first = host.start("joined", shell("first", QUIET)).await;
+    for (pod, target_container, start) in [("a", None, false), ("a", None, true), ("joined", Some(first), true)] {
+        let join = |config: ContainerConfig| ContainerConfig { target_container: target_container.clone(), ..config };
+        let plain = host.start(pod, join(shell(&format!("plain-{start}"), QUIET))).await;
+        let mut config = shell(&format!("debugger-{start}"), QUIET);
+        config.security.add_capabilities = vec!["SYS_PTRACE".into()];
+        let debugger = host.start(pod, join(config)).await;
+        let attacker = host.start(pod, join(tracer(&format!("hold-{start}"), &["hold"]))).await;
         host.wait_for_output(&attacker, "ready").await;
         let path = host.runtime.container_status(&attacker).await.unwrap().log_path;
         // Goes on until one is held, which stays as long as its attacker.
         let starts = async {
             for number in 0.. {
                 if start {
-                    let config = tracer(&format!("started-{number}"), &["demo-app"]);
-                    let id = host.runtime.create_container("a", config).await.unwrap();
+                    let config = join(tracer(&format!("started-{number}"), &["demo-app"]));
+                    let id = host.runtime.create_container(pod, config).await.unwrap();
                     let _ = host.runtime.start_container(&id).await;
                 } else {
                     let command = vec!["true".to_owned()];
@@ -236,7 +240,7 @@ async fn the_way_into_a_container_shows_nothing() {
         let look = async {
             let pid = tokio::time::timeout(Duration::from_secs(60), found).await.expect("nothing was held");
             let (_, text) = sh(&host, &plain, &format!("P={pid}; cat /proc/$P/comm; {PROBE}")).await;
-            assert_eq!(text, "pause\n", "start: {start}");
+            assert_eq!(text, "pause\n", "{pod} start: {start}");
             let look = format!(
                 "P={pid}; {PROBE}; ls /proc/$P/root/; for f in /proc/$P/fd/*; do readlink $f | cut -d: -f1; done | sort | uniq -c"
             );

@@ -5,6 +5,9 @@ use super::view::{Claim, Class, Volume};
 use client::Severity;
 use std::sync::Arc;
 
+/// The provisioner that makes volumes of the node for which a claim's first pod is scheduled.
+const OF_NODES: &str = "kemudi.local/directory";
+
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
@@ -93,6 +96,11 @@ pub fn unbound_claim(
         Some(c) if c.view.provisioner.starts_with("kubernetes.io/") => {
             failed(format!("no volume plugin matched name: {}", c.view.provisioner))
         }
+        // Nobody would select a node, and no provisioner of a node may take a claim from the others.
+        Some(c) if !is_delayed && !view.is_node_selected && &*c.view.provisioner == OF_NODES => failed(format!(
+            "failed to provision volume with StorageClass {:?}: no node is selected: volumes of {OF_NODES} need a class with volumeBindingMode: WaitForFirstConsumer",
+            view.class_name()
+        )),
         Some(c) => ClaimStep::Provision(c.view.provisioner.clone()),
     }
 }

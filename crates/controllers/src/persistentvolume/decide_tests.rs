@@ -27,7 +27,9 @@ fn claims_without_a_volume_wait_or_are_provisioned() {
     let now = class("now", json!({}));
     let late = class("late", json!({"volumeBindingMode": "WaitForFirstConsumer"}));
     let none = class("none", json!({"provisioner": "kubernetes.io/no-provisioner"}));
-    let classes = [now, late, none];
+    let of_nodes = |name, mode| class(name, json!({"provisioner": OF_NODES, "volumeBindingMode": mode}));
+    let (node_now, node_late) = (of_nodes("node-now", "Immediate"), of_nodes("node-late", "WaitForFirstConsumer"));
+    let classes = [now, late, none, node_now, node_late];
     let cases = [
         (
             json!({}),
@@ -46,6 +48,15 @@ fn claims_without_a_volume_wait_or_are_provisioned() {
         (of_class("late"), &["a"], "wait WaitForPodScheduled: waiting for pod a to be scheduled"),
         (of_class("late"), &["a", "b"], "wait WaitForPodScheduled: waiting for pods a,b to be scheduled"),
         (selected("late"), &["a"], "provision example.com/x"),
+        // It waited without a reason.
+        (
+            of_class("node-now"),
+            &["a"],
+            "wait ProvisioningFailed: failed to provision volume with StorageClass \"node-now\": no node is selected: \
+             volumes of kemudi.local/directory need a class with volumeBindingMode: WaitForFirstConsumer",
+        ),
+        (selected("node-now"), &["a"], "provision kemudi.local/directory"),
+        (selected("node-late"), &["a"], "provision kemudi.local/directory"),
     ];
     for (changes, pods, expect) in cases {
         let pods = || pods.iter().map(|p| (*p).to_owned()).collect();

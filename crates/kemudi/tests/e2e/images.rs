@@ -69,6 +69,11 @@ fn come_from_archives(s: &Story) {
     });
     assert!(removed.starts_with(&format!("Removed: {name} (sha256:")), "{removed}");
     assert_eq!(refused(&image(s, &["rm", name]).output().unwrap()), format!("error: image {name:?} not found\n"));
+    // So does what belongs to the node.
+    let why = refused(&image(s, &["rm", "kemudi.local/demo"]).output().unwrap());
+    assert_eq!(why, "error: image \"kemudi.local/demo\" is part of this node: it cannot be removed or replaced\n");
+    let why = refused(&image(s, &["import", file, "--name", "kemudi.local/demo"]).output().unwrap());
+    assert!(why.contains("image \"kemudi.local/demo:latest\" is part of this node"), "{why}");
     // From the standard input, and twice.
     for _ in 0..2 {
         let input = std::fs::File::open(&archive).unwrap();

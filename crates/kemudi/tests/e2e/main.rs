@@ -16,6 +16,7 @@ mod commands;
 mod containerd;
 mod cri;
 mod csi;
+mod debugging;
 mod environment;
 mod garbage;
 mod handover;
@@ -84,6 +85,7 @@ fn tests() -> Vec<Test> {
         both_since(36, incluster::TESTS),
         own(incluster::OWN),
         both_since(32, terminal::TESTS),
+        both_since(32, debugging::TESTS),
         both_since(36, terminal::NEW),
         both_since(36, top::TESTS),
         own(terminal::OWN),
@@ -146,6 +148,7 @@ fn tests_on_others() -> Vec<Test> {
         both(rollout::TESTS),
         both(commands::TESTS),
         both_since(32, terminal::TESTS),
+        both_since(32, debugging::TESTS),
         both_since(36, top::TESTS),
         both_since(32, streams::ON_OTHERS),
         own(streams::OWN),

@@ -434,6 +434,19 @@ async fn configurations_of_nodes_are_checked_first() {
         ("maxPod: 5", "error: strict decoding error: unknown field \"maxPod\""),
         ("maxPods: -1", "invalid configuration: maxPods (--max-pods) -1 must not be a negative number"),
         ("readOnlyPort: 10255", "invalid configuration: readOnlyPort 10255 cannot be honoured by this node"),
+        // They were retried for ever.
+        (
+            "cpuManagerPolicy: static",
+            "the node cannot run: new static policy error: [cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
+        ),
+        (
+            "cpuManagerPolicy: static\nreservedSystemCPUs: 0-9999",
+            "the node cannot run: new static policy error: [cpumanager] unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: ",
+        ),
+        (
+            "memoryManagerPolicy: Static",
+            "the node cannot run: the total amount \"0\" of type \"memory\" is not equal to the value",
+        ),
     ]) {
         let file = d.path().join("kubelet.yaml");
         let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -453,4 +466,20 @@ async fn configurations_of_nodes_are_checked_first() {
         assert!(error.contains(message), "{error}");
     }
     assert!(!d.path().join("data").exists(), "nothing is made");
+    // What an earlier agent has left with another policy.
+    let data = d.path().join("data");
+    std::fs::create_dir_all(data.join("node")).unwrap();
+    std::fs::write(data.join("node/cpu_manager_state"), "{").unwrap();
+    let mut command = Command::new(BINARY);
+    command.args([
+        "agent",
+        "--join",
+        "https://192.0.2.1:6443",
+        "--token",
+        "abcdef.0123456789abcdef",
+        "--node-name",
+        "n",
+    ]);
+    let error = failed(command.arg("--data-dir").arg(&data)).await;
+    assert!(error.contains("the node cannot run: could not restore state from checkpoint"), "{error}");
 }

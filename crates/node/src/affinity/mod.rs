@@ -108,11 +108,14 @@ impl Managers {
             if options.align_by_socket && count(topology::Level::Socket) > count(topology::Level::Numa) {
                 return Err("Align by socket is not compatible with hardware where number of sockets are more than number of NUMA".into());
             }
-            let cpus = StaticCpus::new(topology.clone(), options, configuration.reserved_cpus()?, saved_cpus);
-            allocations.cpus = Some(cpus.map_err(|e| cpu_checkpoint.complaint(&e))?);
+            let cpus = |saved| StaticCpus::new(topology.clone(), options, configuration.reserved_cpus()?, saved);
+            // Without a state of an earlier agent, an error is one of the configuration.
+            cpus(None).map_err(|e| format!("new static policy error: {e}"))?;
+            allocations.cpus = Some(cpus(saved_cpus).map_err(|e| cpu_checkpoint.complaint(&e))?);
         }
         if configuration.memory_policy() == memory::STATIC {
             let reserved = configuration.reserved_by_node(&topology)?;
+            StaticMemory::new(&topology, &reserved, None)?;
             let memory = StaticMemory::new(&topology, &reserved, saved_memory);
             allocations.memory = Some(memory.map_err(|e| memory_checkpoint.complaint(&e))?);
         }

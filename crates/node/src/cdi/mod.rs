@@ -6,12 +6,14 @@
 //! **Invariants.** A device is applied completely, or the container is refused: network devices, `intelRdt` and pipes are not carried out.
 //! A file that is not valid is left out, with its devices, and affects no other.
 
+mod apply;
 mod specification;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::bounded::{MAX_WORD, cut};
 use runtime::{DeviceRequest, Hooks, MountOptions};
 use specification::{ContainerEdits, Device, DeviceNode, Hook, MountEdit, NO_PERMISSIONS, Spec, is_qualified};
 
@@ -22,15 +24,24 @@ const MAX_BYTES: u64 = 4 << 20;
 const MAX_FILES: usize = 1024;
 /// Files that an error names.
 const MAX_NAMED: usize = 3;
+/// Devices that an error names.
+const MAX_DEVICES: usize = 8;
 
 /// Why devices cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdiError {
     /// Devices, and the files that were left out.
-    #[error("failed to inject CDI devices: unresolvable CDI devices {}{}", .0.join(", "), named(.1))]
+    #[error("failed to inject CDI devices: unresolvable CDI devices {}{}", some(.0), named(.1))]
     Unresolvable(Vec<String>, Vec<String>),
     #[error("CDI device {device}: {what} cannot be carried out by this node")]
     Unsupported { device: String, what: String },
+}
+
+/// Names of devices, as a part of a message. A driver may name any number.
+fn some(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(MAX_DEVICES).map(|name| cut(name, MAX_WORD)).collect();
+    let more = names.len().saturating_sub(MAX_DEVICES);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} others", shown.join(", ")) }
 }
 
 /// The files that were left out, as a part of a message.
@@ -401,6 +412,9 @@ mod tests {
         );
         assert!(error.contains("old.json: invalid CDI Spec: the spec version must be at least v0.7.0"), "{error}");
         assert!(error.ends_with(", …)"), "{error}");
+        let many: Vec<String> = (0..50_000).map(|n| format!("example.com/old={n}")).collect();
+        let error = registry.edits(&many).unwrap_err().to_string();
+        assert!(error.contains("=7 and 49992 others (left out: ") && error.len() < 4096, "{error}");
         assert_eq!(registry.invalid.len(), 4, "{:?}", registry.invalid);
         assert!(registry.invalid.iter().any(|e| e.contains("typo.yaml") && e.contains("unknown field `deviceNode`")));
     }

@@ -262,6 +262,21 @@ impl State {
 
 /// The checkpoint has no policies; this is what the file says.
 const POLICY: &str = "devices";
+/// What a plugin may return for a container.
+const MAX_CDI_NAMES: usize = 1024;
+const MAX_BYTES: usize = 1 << 20;
+
+/// Errors if a plugin has returned too much for a container, its messages and the checkpoint.
+fn check_size(response: &ContainerAllocateResponse) -> Result<(), String> {
+    let (names, bytes) = (response.cdi_devices.len(), response.encoded_len());
+    if names > MAX_CDI_NAMES {
+        return Err(format!("the device plugin returned {names} names of CDI devices, more than {MAX_CDI_NAMES}"));
+    }
+    if bytes > MAX_BYTES {
+        return Err(format!("the device plugin returned {bytes} bytes, more than {MAX_BYTES}"));
+    }
+    Ok(())
+}
 
 impl Devices {
     /// Opens the checkpoint. Blocks. A checkpoint that cannot be read is left out, as upstream.
@@ -362,6 +377,7 @@ impl Devices {
             let response = plugin.connection.call(&ALLOCATE, request, DEADLINE).await.map_err(|e| e.to_string())?;
             let response = response.containers.into_iter().next();
             let response = response.ok_or("no containers return in allocation response")?;
+            check_size(&response)?;
             let mut state = self.state.lock();
             let containers = state.allocations.entry(uid.to_owned()).or_default();
             let allocation = Allocation { ids, response };
@@ -592,5 +608,25 @@ fn restore(state: &mut State, saved: Saved) {
         // Zero until the plugin registers again.
         let gone = Resource { gone: Some(Instant::now()), ..Resource::default() };
         state.resources.insert(resource, gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plugins::api::devices::CdiDevice;
+
+    #[test]
+    fn what_a_plugin_returns_is_bounded() {
+        let with = |count: usize| ContainerAllocateResponse {
+            cdi_devices: (0..count).map(|n| CdiDevice { name: format!("example.com/gpu={n}") }).collect(),
+            ..ContainerAllocateResponse::default()
+        };
+        assert_eq!(check_size(&with(MAX_CDI_NAMES)), Ok(()));
+        let error = check_size(&with(50_000)).unwrap_err();
+        assert_eq!(error, "the device plugin returned 50000 names of CDI devices, more than 1024");
+        let envs = [("A".to_owned(), "x".repeat(MAX_BYTES))].into();
+        let long = ContainerAllocateResponse { envs, ..ContainerAllocateResponse::default() };
+        assert!(check_size(&long).unwrap_err().ends_with(" bytes, more than 1048576"));
     }
 }

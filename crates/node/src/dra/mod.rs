@@ -24,6 +24,7 @@ use plugins::api::devices::CdiDevice;
 use plugins::api::dra::{Claim, Claims, Version};
 use plugins::api::pod_resources::{ClaimResource, DynamicResource};
 use plugins::{Connection, KubeletRoot};
+use prost::Message;
 use serde::{Deserialize, Serialize};
 use supervisor::blocking;
 use tokio::task::JoinHandle;
@@ -37,6 +38,10 @@ pub use registration::Registration;
 const DEADLINE: Duration = Duration::from_secs(45);
 /// How long after a failure claims of a pod that is gone are unprepared again, as upstream.
 const AGAIN: Duration = Duration::from_secs(60);
+/// What a driver may return for a claim, which has at most 32 devices.
+const MAX_DEVICES: usize = 256;
+const MAX_CDI_NAMES: usize = 1024;
+const MAX_BYTES: usize = 256 << 10;
 /// The checkpoint has no policies; this is what the file says.
 const POLICY: &str = "dra";
 
@@ -71,6 +76,8 @@ pub enum DraError {
     },
     #[error("{call} failed for ResourceClaim {claim}: {message}")]
     Failed { call: &'static str, claim: String, message: String },
+    #[error("{call}: driver {driver} returned {found} for ResourceClaim {claim}, more than {most}")]
+    TooMuch { call: &'static str, driver: String, claim: String, found: String, most: usize },
     #[error("{call} skipped 1 ResourceClaims")]
     Skipped { call: &'static str },
 }
@@ -195,6 +202,22 @@ fn references(pod: &Pod) -> Result<Vec<Reference>, DraError> {
     Ok(out)
 }
 
+/// Errors with what a driver has returned for a claim if that is too much for statuses and checkpoints, and with the bound.
+fn check_size(prepared: &plugins::api::dra::PreparedClaim) -> Result<(), (String, usize)> {
+    let names = prepared.devices.iter().map(|d| d.cdi_device_ids.len()).sum::<usize>();
+    let bytes = prepared.encoded_len();
+    for (found, what, most) in [
+        (prepared.devices.len(), "devices", MAX_DEVICES),
+        (names, "names of CDI devices", MAX_CDI_NAMES),
+        (bytes, "bytes", MAX_BYTES),
+    ] {
+        if found > most {
+            return Err((format!("{found} {what}"), most));
+        }
+    }
+    Ok(())
+}
+
 fn container_claims(container: &Container) -> impl Iterator<Item = &ContainerClaim> {
     container.resources.as_ref().and_then(|r| r.claims.as_ref()).into_iter().flatten()
 }
@@ -223,11 +246,19 @@ fn uses(pod: &Pod, container: &Container) -> Vec<(String, String)> {
     out
 }
 
+fn checkpoint(root: &KubeletRoot) -> Checkpoint {
+    Checkpoint::new(root.path.join("dra_manager_state"), "DRA", POLICY)
+}
+
 impl Dra {
+    /// Errors if [`Self::open`] would. Blocks.
+    pub fn check(root: &KubeletRoot) -> Result<(), String> {
+        checkpoint(root).load::<Saved>().map(drop)
+    }
+
     /// Opens the checkpoint of `node`. Blocks. `wake` is called for pods whose devices change. Errors with upstream's text if it cannot be read.
     pub fn open(root: KubeletRoot, client: Client, node: String, wake: Wake) -> Result<Self, String> {
-        let directory = root.path.clone();
-        let checkpoint = Arc::new(Checkpoint::new(directory.join("dra_manager_state"), "DRA", POLICY));
+        let checkpoint = Arc::new(checkpoint(&root));
         let saved: Saved = checkpoint.load()?.unwrap_or_default();
         let claims = saved.claims.into_iter().map(|c| (c.key(), c)).collect();
         Ok(Self { root, client, node, state: Mutex::new(State { claims, ..State::default() }), checkpoint, wake })
@@ -318,6 +349,13 @@ impl Dra {
             if !prepared.error.is_empty() {
                 return Err(DraError::Failed { call: CALL, claim: used.name, message: prepared.error });
             }
+            check_size(&prepared).map_err(|(found, most)| DraError::TooMuch {
+                call: CALL,
+                driver: name.clone(),
+                claim: used.name.clone(),
+                found,
+                most,
+            })?;
             devices.extend(prepared.devices.into_iter().map(|d| Prepared {
                 driver: name.clone(),
                 pool: d.pool_name,
@@ -427,5 +465,24 @@ impl Dra {
                 share_id: d.share.clone(),
             }],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plugins::api::dra::{Device, PreparedClaim};
+
+    /// A driver that returned 50,000 names made the status of a pod too large for the API.
+    #[test]
+    fn what_a_driver_returns_is_bounded() {
+        let device = |cdi: Vec<String>| Device { cdi_device_ids: cdi, ..Device::default() };
+        let check = |devices| check_size(&PreparedClaim { devices, ..PreparedClaim::default() });
+        let names = |count: usize| (0..count).map(|n| format!("example.com/gpu={n}")).collect::<Vec<_>>();
+        assert_eq!(check(vec![device(names(32)); 32]), Ok(()));
+        assert_eq!(check(vec![device(names(50_000))]), Err(("50000 names of CDI devices".into(), MAX_CDI_NAMES)));
+        assert_eq!(check(vec![device(Vec::new()); 257]), Err(("257 devices".into(), MAX_DEVICES)));
+        let long = Device { device_name: "x".repeat(MAX_BYTES), ..Device::default() };
+        assert!(check(vec![long]).unwrap_err().0.ends_with(" bytes"));
     }
 }

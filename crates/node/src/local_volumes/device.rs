@@ -1,8 +1,9 @@
 //! Formats and mounts block devices with the machine's programs, as upstream's `SafeFormatAndMount`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use runtime::block_device::{LockedDevice, Use};
 use supervisor::blocking;
 
 use super::LocalVolume;
@@ -12,6 +13,9 @@ use crate::volumes::mount_program;
 
 /// The time that a program may take: a device may be slow and large.
 const TIME: Duration = Duration::from_secs(600);
+/// How often, and after which time again, it is tried to lock a device.
+const MAX_TRIES: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 /// `blkid` found nothing on the device.
 const BLKID_NOTHING: i32 = 2;
 const FSCK_CORRECTED: i32 = 1;
@@ -76,6 +80,44 @@ fn format_arguments<'a>(file_system: &str, device: &'a str) -> Vec<&'a str> {
     }
 }
 
+/// Makes a file system on a device without one, unless it is in use. `user`: the pod that has it as it is. Programs that only look at new
+/// devices, as `udev` does, are waited for. Returns the file system that another program has made meanwhile.
+async fn format(
+    volume: &LocalVolume,
+    device: &str,
+    user: impl FnOnce() -> Option<String> + Send + 'static,
+) -> Result<Option<String>, DeviceError> {
+    if let Some(pod) = blocking(user).await {
+        return Err(DeviceError::OfPod { device: device.to_owned(), pod });
+    }
+    let failed = |source| DeviceError::Lock { device: device.to_owned(), source };
+    let mut tries = 0;
+    loop {
+        let path = PathBuf::from(device);
+        let locked = blocking(move || LockedDevice::lock(&path)).await.map_err(failed)?;
+        let error = match locked {
+            None => DeviceError::Locked(device.to_owned()),
+            Some(locked) => {
+                let found = format_of(device).await?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+                let (user, _locked) = blocking(move || (locked.user(), locked)).await;
+                match user.map_err(failed)? {
+                    None => return make_file_system(&volume.file_system, device).await.map(|()| None),
+                    Some(user) => DeviceError::InUse { device: device.to_owned(), user },
+                }
+            }
+        };
+        tries += 1;
+        let may_pass = matches!(&error, DeviceError::Locked(_) | DeviceError::InUse { user: Use::Open { .. }, .. });
+        if !may_pass || tries == MAX_TRIES {
+            return Err(error);
+        }
+        tokio::time::sleep(BETWEEN_TRIES).await;
+    }
+}
+
 async fn make_file_system(file_system: &str, device: &str) -> Result<(), DeviceError> {
     let failed = |why: String, output: String| DeviceError::Format {
         device: device.to_owned(),
@@ -105,11 +147,12 @@ async fn repair(device: &str) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Mounts the device of a volume at `place`, after formatting an empty one.
+/// Mounts the device of a volume at `place`, after formatting an empty one. About `user` see [`format`].
 pub(super) async fn format_and_mount(
     volume: &LocalVolume,
     place: &Path,
     is_read_only: bool,
+    user: impl FnOnce() -> Option<String> + Send + 'static,
 ) -> Result<(), DeviceError> {
     let device = volume.path.to_string_lossy();
     let mut options: Vec<&str> = volume.mount_options.iter().map(String::as_str).collect();
@@ -117,17 +160,18 @@ pub(super) async fn format_and_mount(
         options.push("ro");
     }
     let is_read_only = options.contains(&"ro");
-    match format_of(&device).await? {
+    let found = match format_of(&device).await? {
         None if is_read_only => return Err(DeviceError::Unformatted(device.into_owned())),
-        None => make_file_system(&volume.file_system, &device).await?,
-        Some(found) => {
-            if found != volume.file_system {
-                let wanted = &volume.file_system;
-                tracing::warn!(%device, found, wanted, "the device of a local volume has another file system");
-            }
-            if !is_read_only {
-                repair(&device).await?;
-            }
+        None => format(volume, &device, user).await?,
+        found => found,
+    };
+    if let Some(found) = found {
+        if found != volume.file_system {
+            let wanted = &volume.file_system;
+            tracing::warn!(%device, found, wanted, "the device of a local volume has another file system");
+        }
+        if !is_read_only {
+            repair(&device).await?;
         }
     }
     options.push("defaults");

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use runtime::block_device::Use;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("path {0:?} does not exist")]
@@ -60,6 +62,18 @@ pub enum DeviceError {
     Probe { device: String, why: String },
     #[error("cannot mount unformatted disk {0} as we are manipulating it in read-only mode")]
     Unformatted(String),
+    #[error("disk {device} seems to be empty, but is not formatted: pod {pod} has it as a device")]
+    OfPod { device: String, pod: String },
+    #[error("disk {device} seems to be empty, but is not formatted: {user}")]
+    InUse { device: String, user: Use },
+    #[error("disk {0} seems to be empty, but is not formatted: another program has locked it")]
+    Locked(String),
+    #[error("disk {device} cannot be formatted: {source}")]
+    Lock {
+        device: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("format of disk {device:?} failed: type:({file_system:?}) errcode:({why}) output:({output:?})")]
     Format { device: String, file_system: String, why: String, output: String },
     #[error("'fsck' found errors on device {device} but could not correct them: {output}")]

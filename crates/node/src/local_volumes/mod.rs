@@ -3,12 +3,13 @@
 //! A device with a file system is mounted once, at `plugins/kubernetes.io/local-volume/mounts/NAME`, and bound into each pod. **Invariants.** A pod
 //! that has a volume, or may have it, has the directory `volumes/kubernetes.io~local-volume/NAME`, from before the device is mounted: what no
 //! pod's directory names is unmounted, also by a new agent. Operations on a volume exclude each other, and so does formatting a device.
-//! Only an empty device is formatted.
+//! Only an empty device is formatted, that no pod has and nothing on the machine uses.
 //!
-//! [`device`] runs the machine's programs for file systems.
+//! [`device`] runs the machine's programs for file systems, [`raw`] notes which devices pods have without one.
 
 mod device;
 mod error;
+mod raw;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -180,7 +181,9 @@ impl LocalVolumes {
             return Ok(());
         }
         let _guard = self.lock(format!("device/{number}")).await;
-        let mounted = device::format_and_mount(volume, global, is_read_only).await;
+        let pods = self.pods.clone();
+        let user = move || raw::pod_with_device(&pods, number);
+        let mounted = device::format_and_mount(volume, global, is_read_only, user).await;
         if mounted.is_err() {
             let at = global.to_owned();
             drop(blocking(move || fs::remove_dir(at)).await);

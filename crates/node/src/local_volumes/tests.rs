@@ -3,12 +3,14 @@ use runtime::beneath::{mounts_of_device, unmount_below};
 use runtime::loop_device::{Lifetime, LoopDevice};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 
 /// A directory of the kubelet and devices, which need loop devices and `mkfs.ext4`; None on a machine without them.
 struct Machine {
     directory: tempfile::TempDir,
-    devices: Vec<LoopDevice>,
+    /// The files of devices. Nothing holds these open, as on a real machine.
+    disks: Vec<String>,
 }
 
 impl Machine {
@@ -19,7 +21,7 @@ impl Machine {
         }
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("pods")).unwrap();
-        Some(Self { directory, devices: Vec::new() })
+        Some(Self { directory, disks: Vec::new() })
     }
 
     fn volumes(&self) -> LocalVolumes {
@@ -40,7 +42,7 @@ impl Machine {
         file.set_len(size << 20).unwrap();
         let device = LoopDevice::attach(&file, Lifetime::UntilDetached, &BTreeSet::new()).unwrap();
         let path = device.path();
-        self.devices.push(device);
+        self.disks.push(name.to_owned());
         path
     }
 
@@ -58,8 +60,8 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         unmount_below(&self.path("")).unwrap();
-        for device in self.devices.drain(..) {
-            device.detach().unwrap();
+        for disk in &self.disks {
+            LoopDevice::find(&self.file(disk)).unwrap().unwrap().detach().unwrap();
         }
     }
 }
@@ -128,6 +130,63 @@ async fn what_is_on_a_device_is_never_formatted() {
     assert_eq!(&fs::read(&device).unwrap()[..512], table);
 }
 
+/// Programs for file systems find nothing on a disk of which a database has written the middle.
+#[tokio::test]
+async fn a_device_in_use_is_never_formatted() {
+    let Some(mut m) = Machine::new() else { return };
+    let device = m.device("disk", 16);
+    let (volumes, v) = (m.volumes(), volume("pv", &device));
+    let refused = async || {
+        let error = volumes.set_up(&v, "a", false).await.unwrap_err();
+        assert_eq!(error.stage(), "MountVolume.MountDevice");
+        assert!(fs::read(&device).unwrap().iter().all(|b| *b == 0), "formatted: {error}");
+        error.to_string()
+    };
+    // A pod has it as it is, and no program has opened it.
+    volumes.map("raw", &device, "other").await.unwrap();
+    let by_link = m.path("link");
+    std::os::unix::fs::symlink(&device, &by_link).unwrap();
+    volumes.map("raw", &by_link, "other").await.unwrap();
+    assert!(refused().await.ends_with("is not formatted: pod other has it as a device"));
+    m.remove_pod("other");
+
+    let open = File::open(&device).unwrap();
+    let error = refused().await;
+    assert!(error.contains("is not formatted: process") && error.ends_with("has it open"), "{error}");
+    drop(open);
+
+    // Another device has it. (A file system that is mounted is found by what is on it.)
+    let held = OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL).open(&device).unwrap();
+    let error = refused().await;
+    assert!(error.contains("another device or program has it exclusively"), "{error}");
+    drop(held);
+    volumes.set_up(&v, "a", false).await.unwrap();
+
+    for (path, message) in [(m.path("link2"), "No such file"), (m.path("pods"), "is not a block device")] {
+        let error = volumes.map("raw", &path, "a").await.unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+/// Two volumes of one device, on two nodes of this machine.
+#[tokio::test]
+async fn a_device_of_two_volumes_is_formatted_once() {
+    let Some(mut m) = Machine::new() else { return };
+    let Some(other) = Machine::new() else { return };
+    let device = m.device("disk", 16);
+    let (a, b) = (m.volumes(), other.volumes());
+    let of = ["one", "two"].map(|name| volume(name, &device));
+    let (one, two, three) =
+        tokio::join!(a.set_up(&of[0], "a", false), a.set_up(&of[1], "b", false), b.set_up(&of[0], "c", false));
+    let paths = [one, two, three].map(|prepared| prepared.unwrap().path);
+    fs::write(paths[0].join("file"), "kept").unwrap();
+    for path in &paths {
+        assert_eq!(fs::read(path.join("file")).unwrap(), b"kept", "{}", path.display());
+    }
+    // The device is only detached once nothing has it mounted.
+    drop(other);
+}
+
 #[tokio::test]
 async fn a_device_is_read_only_until_a_pod_writes() {
     let Some(mut m) = Machine::new() else { return };
@@ -194,7 +253,7 @@ async fn a_file_system_grows_with_its_device() {
     };
     let before = total();
     m.file("disk").set_len(400 << 20).unwrap();
-    m.devices[0].update_size().unwrap();
+    LoopDevice::find(&m.file("disk")).unwrap().unwrap().update_size().unwrap();
     volumes.grow(&v).await.unwrap();
     assert!(total() > before + (80 << 20));
     let directory = volume("dir", &m.path("pods"));

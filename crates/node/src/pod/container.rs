@@ -61,6 +61,8 @@ pub struct Parts<'a> {
     pub stop_signals: bool,
     /// Whether all processes of the container are killed when it runs out of memory.
     pub oom_group: bool,
+    /// The id of the container whose process-id namespace it joins (`targetContainerName`).
+    pub target: Option<String>,
     pub host: super::security::Host,
 }
 
@@ -113,6 +115,7 @@ pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
         log_path: PathBuf::from(&c.name).join(format!("{attempt}.log")),
         log_limits: parts.log_limits,
         stop_signal,
+        target_container: parts.target,
         labels,
         annotations: BTreeMap::new(),
         mounts: parts.mounts,
@@ -243,6 +246,7 @@ mod tests {
             log_limits: LogLimits::default(),
             stop_signals: false,
             oom_group: true,
+            target: None,
             host: super::super::security::Host::default(),
         })
     }

@@ -230,6 +230,10 @@ impl Planner<'_> {
         if self.seen.sandbox == Sandbox::Ready && self.kill_stale(spec) {
             return;
         }
+        if self.seen.sandbox == Sandbox::Ready {
+            // They do not wait for init containers.
+            self.ephemeral(spec.ephemeral_containers.as_deref().unwrap_or_default());
+        }
         let begun = spec.containers.iter().any(|c| self.present(&c.name).is_some());
         if !self.init(spec.init_containers.as_deref().unwrap_or_default(), begun) {
             return;
@@ -238,7 +242,6 @@ impl Planner<'_> {
         for c in &spec.containers {
             over &= self.keep_running(c, Role::App);
         }
-        self.ephemeral(spec.ephemeral_containers.as_deref().unwrap_or_default());
         if over {
             self.plan.start.clear();
             self.plan.finished = true;
@@ -335,7 +338,9 @@ impl Planner<'_> {
 
     fn ephemeral(&mut self, containers: &[EphemeralContainer]) {
         for c in containers {
-            if !self.seen.newest.contains_key(&c.name) {
+            // An earlier agent may have ended between creating and starting it.
+            let waits = self.present(&c.name).is_some_and(|s| s.state == ContainerState::Created);
+            if waits || !self.seen.newest.contains_key(&c.name) {
                 self.plan.start.push(Start { name: c.name.clone(), role: Role::Ephemeral });
             }
         }

@@ -90,6 +90,16 @@ fn plans_follow_upstreams_actions() {
     check(always(), Ready, &[], "+a +b");
     check(always(), Ready, &[("a", "running")], "+b");
     check(always(), Ready, &[("a", "created"), ("b", "running")], "+a");
+    let mut debugged = always();
+    debugged["ephemeralContainers"] = json!([{"name": "e", "image": "i"}]);
+    for (state, expected) in [("running", ""), ("exit:137", ""), ("created", "+e")] {
+        check(debugged.clone(), Ready, &[("a", "running"), ("b", "running"), ("e", state)], expected);
+    }
+    check(debugged.clone(), Ready, &[("a", "running"), ("b", "running")], "+e");
+    check(debugged.clone(), Absent, &[], "sandbox +a +b");
+    // They do not wait for init containers.
+    debugged["initContainers"] = json!([{"name": "init"}]);
+    check(debugged, Ready, &[("init", "running")], "+e");
     check(always(), Ready, &[("a", "running"), ("b", "running")], "");
     check(always(), Ready, &[("a", "exit:0"), ("b", "running")], "+a");
     check(always(), Ready, &[("a", "exit:1~"), ("b", "running")], "~a");

@@ -19,6 +19,7 @@ use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
 use super::resize::{self, Allocation, ResizeCondition};
 use super::totals;
+use crate::bounded::{MAX_MESSAGE, MAX_WORD, cut};
 use crate::configuration::KubeletConfiguration;
 use crate::resources::{is_sidecar, qos};
 
@@ -94,10 +95,12 @@ impl RuntimeFacts {
 pub enum Details {
     #[default]
     All,
-    /// Without resources, mounts and messages of containers, which would make the pod too large.
+    /// Without resources, devices, mounts, users and long messages of containers, which would make the pod too large.
     Few,
 }
 
+/// Bytes of the message of a container that has ended: that of the runtime and its own.
+const MAX_TERMINATION: usize = 2 * MAX_MESSAGE;
 /// The reason of a container that ended unobserved.
 const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
 
@@ -153,14 +156,15 @@ impl Facts<'_> {
         // The reason of the runtime wins, as upstream.
         let messages = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
         let messages: Vec<&str> = messages.map(String::as_str).filter(|m| !m.is_empty()).collect();
-        let message = Some(messages.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
+        let message = cut(&messages.join(": "), MAX_TERMINATION);
+        let message = Some(message).filter(|m| !m.is_empty() && self.details == Details::All);
         State {
             terminated: Some(ContainerStateTerminated {
                 container_id: Some(self.runtime.container_id(&c.id)),
                 exit_code: code,
                 finished_at: at(c.finished_at),
                 message,
-                reason: Some(reason.to_owned()),
+                reason: Some(cut(reason, MAX_WORD)),
                 // Upstream's runtimes fold the signal into the exit code and leave this out.
                 signal: None,
                 // A container that never ran started at the epoch, as with upstream's runtimes.
@@ -170,11 +174,12 @@ impl Facts<'_> {
         }
     }
 
-    fn waiting_state(reason: &str, message: Option<&str>) -> State {
+    fn waiting_state(&self, reason: &str, message: Option<&str>) -> State {
+        let most = if self.details == Details::All { MAX_MESSAGE } else { MAX_WORD };
         State {
             waiting: Some(ContainerStateWaiting {
                 reason: Some(reason.to_owned()),
-                message: message.filter(|m| !m.is_empty()).map(str::to_owned),
+                message: message.filter(|m| !m.is_empty()).map(|m| cut(m, most)),
             }),
             ..State::default()
         }
@@ -207,8 +212,8 @@ impl Facts<'_> {
         let waiting = self.waiting.get(name);
         let Some(c) = newest else {
             let state = match waiting {
-                Some(w) => Self::waiting_state(&w.reason, Some(&w.message)),
-                None => Self::waiting_state(default_reason, None),
+                Some(w) => self.waiting_state(&w.reason, Some(&w.message)),
+                None => self.waiting_state(default_reason, None),
             };
             out.state = Some(state);
             return out;
@@ -221,7 +226,8 @@ impl Facts<'_> {
             out.image = full;
         }
         out.image_id = c.image_id.clone();
-        out.user = c.user.as_ref().map(user);
+        // Its groups are those of the image.
+        out.user = c.user.as_ref().filter(|_| self.details == Details::All).map(user);
         out.stop_signal = c.stop_signal.clone().filter(|_| self.runtime.shows_signals);
         out.last_state = self.previous.get(name).map(|p| self.terminated(p));
         match c.state {
@@ -231,18 +237,18 @@ impl Facts<'_> {
                 out.started = Some(health.started);
                 out.ready = health.ready && health.started;
             }
-            ContainerState::Created => out.state = Some(Self::waiting_state(default_reason, None)),
+            ContainerState::Created => out.state = Some(self.waiting_state(default_reason, None)),
             ContainerState::Exited | ContainerState::Unknown => {
                 let ended = self.terminated(c);
                 match waiting {
                     // It will start again: its state is why it waits, and its last state how it ended.
                     Some(w) if !self.has_ended => {
-                        out.state = Some(Self::waiting_state(&w.reason, Some(&w.message)));
+                        out.state = Some(self.waiting_state(&w.reason, Some(&w.message)));
                         out.last_state = Some(ended);
                     }
                     // It was stopped because its image changed. Reported as ended, it could not run again under any policy.
                     None if self.is_replaced(spec, c) => {
-                        out.state = Some(Self::waiting_state(default_reason, None));
+                        out.state = Some(self.waiting_state(default_reason, None));
                         out.last_state = Some(ended);
                     }
                     _ => out.state = Some(ended),
@@ -493,7 +499,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
             type_: kind.to_owned(),
             status: status.to_owned(),
             reason: v.reason.map(str::to_owned),
-            message: v.message,
+            message: v.message.map(|m| cut(&m, MAX_MESSAGE)),
             last_transition_time: Some(since.unwrap_or_else(|| time(facts.now))),
             last_probe_time: None,
             observed_generation: generation,
@@ -537,7 +543,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         phase: Some(phase.to_owned()),
         conditions: Some(conditions),
         reason: facts.failed.map(|(r, _)| r.to_owned()).or_else(|| old.and_then(|s| s.reason.clone())),
-        message: facts.failed.map(|(_, m)| m.to_owned()).or_else(|| old.and_then(|s| s.message.clone())),
+        message: facts.failed.map(|(_, m)| cut(m, MAX_MESSAGE)).or_else(|| old.and_then(|s| s.message.clone())),
         host_ip: host_ips.first().map(|h| h.ip.clone()),
         host_ips: (!host_ips.is_empty()).then_some(host_ips),
         pod_ip: pod_ips.first().map(|p| p.ip.clone()),

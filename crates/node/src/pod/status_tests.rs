@@ -38,7 +38,10 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
         .collect();
     let waiting = waiting
         .iter()
-        .map(|(n, r)| ((*n).to_owned(), Waiting { reason: (*r).to_owned(), message: "m".into() }))
+        .map(|(n, r)| {
+            let message = if *r == "Long" { "x".repeat(1 << 20) } else { "m".into() };
+            ((*n).to_owned(), Waiting { reason: (*r).to_owned(), message })
+        })
         .collect();
     let killed = there.iter().filter(|(_, s)| s.starts_with("killed")).map(|(n, _)| format!("id-{n}")).collect();
     status(&Facts {
@@ -192,4 +195,13 @@ fn only_changes_are_sent() {
     assert!(sent["status"].get("phase").is_none() && sent["status"].get("podIPs").is_none());
     let back = patch("u", Some(&later), &running).unwrap();
     assert!(back["status"]["conditions"][0]["reason"].is_null(), "a reason that is gone is taken away");
+}
+
+/// A message of a runtime or a driver that was too large for the API kept the status from being written.
+#[test]
+fn messages_are_bounded() {
+    let s = make(pod("Always", &[], &["a", "b"]), &[], &[("a", "Long")], false);
+    let state = s.container_statuses.unwrap()[0].state.clone().unwrap().waiting.unwrap();
+    let message = state.message.unwrap();
+    assert!(message.len() == MAX_MESSAGE && message.ends_with("x..."), "{}", message.len());
 }

@@ -264,6 +264,9 @@ pub struct ContainerConfig {
     pub mounts: Vec<Mount>,
     /// Devices of the host that the container gets besides the usual ones.
     pub devices: Vec<DeviceRequest>,
+    /// The id of the container of the same sandbox whose process-id namespace it joins; that one must be running. Without an effect where
+    /// containers have none of their own ([`PidMode::Container`]).
+    pub target_container: Option<String>,
     /// User, capabilities and filters of the process.
     pub security: Security,
     /// Whether the process gets a terminal.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::arguments;
 use super::cleaning::retry;
 use super::pods::STOP_TIMEOUT;
-use super::{ContainerEntry, Inner, blocking, hooks, remove_directory};
+use super::{ContainerEntry, Inner, PodEntry, blocking, hooks, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices};
 use crate::devices::DeviceNode;
@@ -60,6 +60,7 @@ impl Inner {
             return Err(Error::ShimGone { pod: pod.to_owned() });
         }
         hooks::check(&config, entry.shim.as_ref().is_some_and(|s| s.has_hooks))?;
+        self.check_target(&config, &entry)?;
         let image = match self.images.resolve(&config.image) {
             Ok(image) => image,
             Err(image::Error::NotFound(_)) => {
@@ -99,6 +100,25 @@ impl Inner {
         Ok(id)
     }
 
+    /// Refuses a container whose target it could not join.
+    fn check_target(&self, config: &ContainerConfig, pod: &PodEntry) -> Result<()> {
+        let Some(target) = config.target_container.as_ref() else { return Ok(()) };
+        let invalid = |message| Err(Error::Invalid { field: "target container", message });
+        if pod.record.config.pid != PidMode::Container {
+            return Ok(());
+        }
+        if !pod.shim.as_ref().is_some_and(|s| s.has_targets) {
+            return invalid("the sandbox was started by an earlier release, which joins none; delete the pod".into());
+        }
+        match self.container(target).ok().filter(|c| c.record.pod == pod.record.config.id) {
+            None => invalid(format!("the sandbox has no container {target:?}")),
+            Some(found) if found.state.borrow().state != ContainerState::Running => {
+                invalid(format!("container {:?} is not running", found.record.config.name))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     fn prepare(&self, record: &ContainerRecord) -> Result<()> {
         let directory = self.container_directory(&record.pod, &record.id);
         for name in ["upper", "work", "rootfs", EMPTY_LAYER] {
@@ -119,7 +139,9 @@ impl Inner {
             let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o666);
             std::fs::set_permissions(path, everyone).map_err(Error::io(path.display().to_string()))?;
         }
-        let cgroup = format!("{}/{}", self.pod(&record.pod)?.record.cgroup, record.id);
+        let pod = self.pod(&record.pod)?.record;
+        let cgroup = format!("{}/{}", pod.cgroup, record.id);
+        let is_alone = pod.config.pid == PidMode::Container && record.config.target_container.is_none();
         // Root of a user namespace could revert mount options, and cannot use other devices.
         let restricted = !record.config.security.privileged || record.user_namespace.is_some();
         let devices =
@@ -127,6 +149,9 @@ impl Inner {
         self.hierarchies
             .create_container(&cgroup, &record.config.resources, devices)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
+        if !record.config.hooks.create_container.is_empty() && !is_alone {
+            self.hierarchies.create_hooks(&cgroup).map_err(Error::io("cgroup of hooks"))?;
+        }
         if !record.config.hooks.is_empty() {
             hooks::write_bundle(record, &directory).map_err(Error::io("bundle"))?;
         }

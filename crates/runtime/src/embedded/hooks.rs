@@ -15,7 +15,7 @@ use super::shim_link::Link;
 use super::{ContainerEntry, Inner, blocking};
 use crate::api::{ContainerConfig, ContainerState, Error, Hook, MountSource, Resources, Result};
 use crate::cgroup::{self, Hierarchies};
-use crate::hooks::{Stage, State, Within};
+use crate::hooks::{HookCgroup, Stage, State, Within};
 use crate::records;
 use crate::spec::{BUNDLE, Call, ContainerRecord, ContainerSummary};
 
@@ -102,7 +102,8 @@ impl Subject {
         let stage = |within| Stage { name, hooks, state, within, limit: self.limit };
         let Some((hierarchies, path)) = &self.cgroup else { return Ok(run(&stage(Within::Caller))) };
         hierarchies.create(path, &Resources::default()).map_err(Error::io(format!("cgroup {path}")))?;
-        let result = run(&stage(Within::Cgroup(&hierarchies.directories(path))));
+        let cgroup = HookCgroup::open(hierarchies.directories(path)).map_err(Error::io(format!("cgroup {path}")))?;
+        let result = run(&stage(Within::Cgroup(&cgroup)));
         let removed = super::cleaning::retry_here(|| hierarchies.remove(path));
         if let Err(error) = removed {
             tracing::warn!(cgroup = path, %error, "removing the cgroup of a hook failed");

@@ -28,6 +28,7 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
     let origin = format!("{origin}:{}", metadata.mtime());
     if let Some(image) = store.list().into_iter().find(|i| i.names.contains(&full))
         && image.config.labels.get(ORIGIN) == Some(&origin)
+        && image.pinned
     {
         return Ok(image);
     }
@@ -77,7 +78,7 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
         labels: [(ORIGIN.to_owned(), origin)].into(),
         ..ImageConfig::default()
     };
-    writing.adopt_directory(name, &root, config)
+    writing.adopt_directory(name, &root, config, true)
 }
 
 fn set_modified(path: &Path, time: SystemTime) -> io::Result<()> {

@@ -63,6 +63,9 @@ pub enum Error {
         /// The id of a container that uses it.
         container: String,
     },
+    /// The image is part of the node, or the name that of such an image.
+    #[error("image {} is part of this node: it cannot be removed or replaced", brief(format!("{_0:?}")))]
+    Pinned(String),
     /// The file or directory is not an image, or a part of it is missing or invalid.
     #[error("{path} is neither an OCI layout nor an archive of one or of docker save: {}", brief(message))]
     Format {
@@ -318,7 +321,7 @@ impl ImageStore {
     }
 
     /// Removes a name from its image, or with an id the image. Deletes layers that no other image uses; if `user` returns a
-    /// container that uses one of them, nothing is removed. Returns the image.
+    /// container that uses one of them, nothing is removed. A pinned image stays. Returns the image.
     pub fn remove(&self, name: &str, user: impl Fn(&str) -> Option<String>) -> Result<Image> {
         let writing = self.writing()?;
         let image = self.resolve(name)?;
@@ -331,6 +334,11 @@ impl ImageStore {
             }
         }
         next.images.retain(|i| i.id != image.id || !i.names.is_empty());
+        let stays = next.images.iter().any(|i| i.id == image.id);
+        let is_builtin = |name: &String| name.split('/').next() == Some(BUILTIN_REGISTRY);
+        if image.pinned && (!stays || named.as_ref().is_some_and(is_builtin)) {
+            return Err(Error::Pinned(name.to_owned()));
+        }
         let used: BTreeSet<&String> = next.images.iter().flat_map(|i| &i.layers).collect();
         let unused: Vec<&String> = image.layers.iter().filter(|l| !used.contains(l)).collect();
         if let Some(container) = unused.iter().find_map(|l| user(l)) {
@@ -405,7 +413,7 @@ impl ImageStore {
 
     /// Makes an image of one layer from a directory tree, which is moved into the store.
     pub fn adopt_directory(&self, name: &str, directory: &Path, config: ImageConfig) -> Result<Image> {
-        self.writing()?.adopt_directory(name, directory, config)
+        self.writing()?.adopt_directory(name, directory, config, false)
     }
 
     /// The demo image: this program (`exe`) with exactly the shared libraries it maps, as `name`. Costs little if the program has
@@ -509,7 +517,7 @@ impl Writing<'_> {
         Ok(self.store.known()?.index.images.iter().flat_map(|i| i.layers.iter().cloned()).collect())
     }
 
-    fn adopt_directory(&self, name: &str, directory: &Path, config: ImageConfig) -> Result<Image> {
+    fn adopt_directory(&self, name: &str, directory: &Path, config: ImageConfig, pinned: bool) -> Result<Image> {
         let name = normalize(name)?;
         let bytes = serde_json::to_vec(&config).map_err(|e| Error::Index(e.to_string()))?;
         let mut hash = Sha256::new();
@@ -529,16 +537,7 @@ impl Writing<'_> {
             }
         };
         let (names, layers, diff_ids) = ([name].into(), vec![layer], vec![id.clone()]);
-        self.add(Image {
-            id: format!("sha256:{id}"),
-            names,
-            config,
-            layers,
-            diff_ids,
-            size,
-            access: None,
-            pinned: false,
-        })
+        self.add(Image { id: format!("sha256:{id}"), names, config, layers, diff_ids, size, access: None, pinned })
     }
 
     /// The directory of the layer with a digest.
@@ -577,15 +576,22 @@ impl Writing<'_> {
         }
     }
 
-    /// Adds an image to the index. Its names are removed from other images.
+    /// Adds an image to the index. Its names are removed from other images. Errors if one of them is pinned and the image is not.
     fn add(&self, mut image: Image) -> Result<Image> {
         let mut next = self.store.known()?.index.clone();
         for other in &mut next.images {
+            let taken = other.names.intersection(&image.names).next();
+            if let Some(name) = taken.filter(|_| other.pinned && !image.pinned && other.id != image.id) {
+                return Err(Error::Pinned(name.clone()));
+            }
             if other.id == image.id {
+                image.pinned |= other.pinned;
                 image.names.extend(std::mem::take(&mut other.names));
                 access::merge(&mut image.access, other.access.take());
             }
             other.names.retain(|n| !image.names.contains(n));
+            // One of another version of the program is garbage.
+            other.pinned &= !other.names.is_empty();
         }
         next.images.retain(|i| i.id != image.id);
         next.images.push(image.clone());

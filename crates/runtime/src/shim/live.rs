@@ -98,6 +98,8 @@ pub struct Live {
     pub state: StateRecord,
     /// The first process, or the helper until it has created it. `None` when it has ended.
     pub pid: Option<i32>,
+    /// It is process 1 of its pid namespace, with which the kernel ends the others.
+    pub alone: bool,
     pub asked_by: (u64, u64),
     pub report: Option<Report>,
     /// It waits for hooks that the agent runs.
@@ -231,6 +233,7 @@ impl Live {
             directory: PathBuf::new(),
             record,
             pid: None,
+            alone,
             asked_by,
             report: Some(ours),
             at_hooks: false,

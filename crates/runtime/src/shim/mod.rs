@@ -50,7 +50,7 @@ use live::{Live, Progress, Report};
 pub use log::rfc3339;
 use pace::LogBudget;
 use process::{PidNamespace, PodNamespaces, Role};
-use reaper::Reaper;
+use reaper::{ProcMount, Reaper};
 pub use report::{ReportPacket, read_report};
 pub use rootfs::masked_paths;
 use streams::Streams;
@@ -116,6 +116,12 @@ struct Extra {
 }
 
 type ExtraId = u64;
+
+/// The namespaces of a running container.
+struct Target {
+    pids: OwnedFd,
+    mounts: OwnedFd,
+}
 
 struct Shim {
     directory: PathBuf,
@@ -208,7 +214,8 @@ impl Shim {
         }
         let pid = std::process::id() as i32;
         let start_time = spec::start_time(pid).ok_or("cannot read own start time")?;
-        let record = ShimRecord { version: VERSION, pid, start_time, boot: spec::boot_id(), has_hooks: true };
+        let boot = spec::boot_id();
+        let record = ShimRecord { version: VERSION, pid, start_time, boot, has_hooks: true, has_targets: true };
         records::write(&shim.directory.join("shim.json"), &record).map_err(say_io("shim.json"))?;
         let birth = io::stdin().as_fd().try_clone_to_owned().map_err(say_io("stdin"))?;
         // Detach from the agent's terminal. From here on errors go to the agent as messages.
@@ -398,16 +405,24 @@ impl Shim {
         let directory = self.directory.join("containers").join(id);
         let record: ShimContainer = records::read(&directory.join("config.json"))?
             .ok_or_else(|| format!("container {id} has not been created"))?;
-        let alone = self.reaper.is_none() && self.pod.config.pid != PidMode::Host;
+        let target = match (self.pod.config.pid, &record.config.target_container) {
+            (PidMode::Container, Some(target)) => Some(self.target(target)),
+            _ => None,
+        };
+        let alone = self.pod.config.pid == PidMode::Container && target.is_none();
         let (mut live, child) = Live::new(record, alone, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
         let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
         if pid == 0 {
             let report = child.report.as_fd();
             let record = self.become_helper(id, report);
-            let pids = match &self.reaper {
-                Some(reaper) => PidNamespace::Join { pids: &reaper.pids, proc: Some(&reaper.proc) },
-                None if alone => PidNamespace::New,
-                None => PidNamespace::Host,
+            let target = target.transpose().unwrap_or_else(|error| process::fail(report, &error));
+            let pids = match (&self.reaper, &target) {
+                (_, Some(Target { pids, mounts })) => {
+                    PidNamespace::Join { pids, proc: Some(ProcMount { mounts, path: "/proc" }) }
+                }
+                (Some(reaper), None) => reaper.namespace(),
+                (None, None) if alone => PidNamespace::New,
+                (None, None) => PidNamespace::Host,
             };
             let pod = PodNamespaces { pids, users: self.users.as_ref(), shared: self.shared.as_ref() };
             process::launch(&record, &Role::First { state: &directory }, &pod, child.streams, report);
@@ -416,6 +431,18 @@ impl Shim {
         live.directory = directory;
         self.containers.insert(id.to_owned(), live);
         Ok(())
+    }
+
+    /// The namespaces of a container that another one joins.
+    fn target(&self, id: &str) -> Result<Target, String> {
+        let running = self.containers.get(id).filter(|l| l.state.state == ContainerState::Running);
+        let pid = running.and_then(|l| l.pid).ok_or_else(|| format!("target container {id} is not running"))?;
+        // This is its parent and has not reaped it, so the id still belongs to it.
+        let namespace = |name: &str| {
+            let path = format!("/proc/{pid}/ns/{name}");
+            File::open(&path).map(OwnedFd::from).map_err(|e| format!("target container {id}: {path}: {e}"))
+        };
+        Ok(Target { pids: namespace("pid")?, mounts: namespace("mnt")? })
     }
 
     /// In a copy of this process that enters a container: wipes data of other containers and reads the record of this one.
@@ -601,7 +628,7 @@ impl Shim {
             }
             if let Some(live) = container.and_then(|id| self.containers.get_mut(&id)) {
                 let unanswered = live.report.as_ref().map(|_| live.asked_by);
-                if self.pod.config.pid != PidMode::Container {
+                if !live.alone {
                     cgroup::kill_all(&live.record.cgroups); // the kernel does it where it was process 1
                 }
                 live.exited(exit_code, signal, &mut self.logs);

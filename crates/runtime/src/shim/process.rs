@@ -16,6 +16,7 @@
 //! runs. A filter is installed before the child is created if it permits [`AFTER_FILTER`]. Otherwise the child installs it last,
 //! which requires no_new_privs; without that, the start is refused.
 
+use std::cell::OnceCell;
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::io;
@@ -30,12 +31,13 @@ use nix::sys::socket::MsgFlags;
 use nix::unistd::{Gid, Uid, close, getgroups, getresgid, getresuid, pipe2, setgroups, setresgid, setresuid, setsid};
 
 use super::keyring::{RealUser, leave_session};
+use super::reaper::ProcMount;
 use super::report::{GO, MAX_ERROR, REPORT_CHILD, REPORT_ERROR, REPORT_HOOKS};
 use super::streams::{self, Streams};
 use super::user::User;
 use super::{command, reaper, rootfs};
 use crate::api::Hook;
-use crate::hooks::{Stage, State, Within};
+use crate::hooks::{HookCgroup, Stage, State, Within};
 use crate::seccomp::Program;
 use crate::spec::{self, ContainerRecord};
 use crate::sys;
@@ -81,10 +83,10 @@ pub enum Role<'a> {
 /// The pid namespace of a new process.
 pub enum PidNamespace<'a> {
     New,
-    /// An existing one. The first process of a container also gets that namespace's /proc ([`reaper::Reaper`]).
+    /// An existing one. The first process of a container also gets that namespace's /proc.
     Join {
         pids: &'a OwnedFd,
-        proc: Option<&'a OwnedFd>,
+        proc: Option<ProcMount<'a>>,
     },
     Host,
 }
@@ -99,7 +101,7 @@ pub struct PodNamespaces<'a> {
 
 /// Runs in the helper, a process forked for it, and does not return.
 pub fn launch(record: &ContainerRecord, role: &Role, pod: &PodNamespaces, streams: Streams, report: BorrowedFd) -> ! {
-    let Err(error) = (Start { record, role, pod, report }).run(streams);
+    let Err(error) = (Start { record, role, pod, report, hook_cgroup: OnceCell::new() }).run(streams);
     fail(report, &error)
 }
 
@@ -126,6 +128,8 @@ struct Start<'a> {
     role: &'a Role<'a>,
     pod: &'a PodNamespaces<'a>,
     report: BorrowedFd<'a>,
+    /// For the hooks of a process that is not alone: their processes could stay.
+    hook_cgroup: OnceCell<HookCgroup>,
 }
 
 /// The arguments of `execve`.
@@ -204,7 +208,8 @@ impl Start<'_> {
             filter.install().map_err(say("seccomp"))?;
         }
         if first {
-            self.run_hooks("startContainer", &self.record.config.hooks.start_container, "created")?;
+            let hooks = &self.record.config.hooks.start_container;
+            self.run_hooks("startContainer", hooks, "created", Within::Caller)?;
         }
         let Err(error) = nix::unistd::execve(&ready.program, &ready.argv, &ready.environment);
         Err(format!("exec {:?}: {}", ready.program, io::Error::from(error)))
@@ -219,11 +224,15 @@ impl Start<'_> {
             keep.extend(namespaces.iter().map(AsRawFd::as_raw_fd));
         }
         if let PidNamespace::Join { pids, proc } = self.pod.pids {
-            keep.extend([Some(pids), proc].into_iter().flatten().map(AsRawFd::as_raw_fd));
+            keep.extend([Some(pids), proc.map(|p| p.mounts)].into_iter().flatten().map(AsRawFd::as_raw_fd));
         }
         keep.extend([self.pod.users, self.pod.shared].into_iter().flatten().map(AsRawFd::as_raw_fd));
         descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
         cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
+        if self.has_create_hooks() && !matches!(self.pod.pids, PidNamespace::New) {
+            let cgroup = HookCgroup::open(cgroup::hooks_below(&record.cgroups)).map_err(say("cgroup of hooks"))?;
+            let _ = self.hook_cgroup.set(cgroup);
+        }
         std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
         // The container does not inherit settings of the agent.
         nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
@@ -258,11 +267,26 @@ impl Start<'_> {
         if hooks.create_container.is_empty() {
             return Ok(());
         }
-        self.run_hooks("createContainer", &hooks.create_container, "creating")?;
+        let within = self.hook_cgroup.get().map_or(Within::Caller, Within::Cgroup);
+        self.run_hooks("createContainer", &hooks.create_container, "creating", within)?;
+        if let Some(cgroup) = self.hook_cgroup.get() {
+            // In a user namespace it stays, empty, as long as the container.
+            let _ = cgroup.remove();
+        }
         self.set_apparmor()
     }
 
-    fn run_hooks(&self, name: &'static str, hooks: &[Hook], status: &'static str) -> Result<(), String> {
+    fn has_create_hooks(&self) -> bool {
+        matches!(self.role, Role::First { .. }) && !self.record.config.hooks.create_container.is_empty()
+    }
+
+    fn run_hooks(
+        &self,
+        name: &'static str,
+        hooks: &[Hook],
+        status: &'static str,
+        within: Within,
+    ) -> Result<(), String> {
         if hooks.is_empty() {
             return Ok(());
         }
@@ -272,15 +296,15 @@ impl Start<'_> {
         let pid = i32::try_from(std::process::id()).ok();
         let state = State::new((&self.record.id, &bundle), &self.record.config.annotations, status, pid);
         // The agent ends a start that takes too long.
-        Stage { name, hooks, state, within: Within::Caller, limit: HOOK_LIMIT }.run()
+        Stage { name, hooks, state, within, limit: HOOK_LIMIT }.run()
     }
 
     /// Opens what the root of a first process needs of the host, and becomes root of the pod's user namespace.
     fn prepare_root(&self) -> Result<Mounts, String> {
         let Role::First { state } = self.role else { return Ok(Mounts::default()) };
         let mut mounts = Mounts::default();
-        if let PidNamespace::Join { proc: Some(proc), .. } = self.pod.pids {
-            mounts.proc = Some(reaper::clone_proc(proc.as_fd()).map_err(say("/proc of the pod"))?);
+        if let PidNamespace::Join { pids, proc: Some(proc) } = self.pod.pids {
+            mounts.proc = Some(reaper::clone_proc(proc, pids.as_fd()).map_err(say("/proc of the pid namespace"))?);
         }
         if let (Some(users), Some(shared)) = (self.pod.users, self.pod.shared) {
             unshare(CloneFlags::CLONE_NEWNS).map_err(|e| format!("mount namespace: {e}"))?;

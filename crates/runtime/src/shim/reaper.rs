@@ -8,15 +8,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{AtFlags, OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 
+use super::process::PidNamespace;
 use crate::spec::PodRecord;
 use crate::sys;
 use crate::{cgroup, descriptors, user_namespace, wire};
@@ -25,6 +27,8 @@ use crate::{cgroup, descriptors, user_namespace, wire};
 const REPORT_PID: u8 = b'P';
 const REPORT_PROC: u8 = b'M';
 const REPORT_ERROR: u8 = b'E';
+/// The inode of the root of every /proc.
+const PROC_ROOT: u64 = 1;
 
 pub struct Reaper {
     pub pid: i32,
@@ -32,6 +36,13 @@ pub struct Reaper {
     pub pids: OwnedFd,
     /// A mount namespace without processes. Its root is the /proc of the pid namespace, which only a process in it can mount.
     pub proc: OwnedFd,
+}
+
+impl Reaper {
+    /// The namespace, for the first process of a container.
+    pub fn namespace(&self) -> PidNamespace<'_> {
+        PidNamespace::Join { pids: &self.pids, proc: Some(ProcMount { mounts: &self.proc, path: "/" }) }
+    }
 }
 
 /// Starts the reaper. The pid namespace belongs to the user namespace `users`. `SIGCHLD` must be blocked.
@@ -82,19 +93,43 @@ fn exit() -> ! {
     unsafe { libc::_exit(128) }
 }
 
-/// A detached copy of the /proc that is the root of a mount namespace ([`Reaper::proc`]). The caller has one thread, the privileges of the
-/// host's root, and / as its working directory.
-pub fn clone_proc(mounts: BorrowedFd) -> io::Result<OwnedFd> {
-    let here = |path| open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
+/// Where the /proc of a pid namespace is mounted.
+#[derive(Clone, Copy)]
+pub struct ProcMount<'a> {
+    /// The mount namespace.
+    pub mounts: &'a OwnedFd,
+    /// The absolute path there, which processes of a container may have changed.
+    pub path: &'static str,
+}
+
+/// A detached copy of the /proc of the namespace `pids`. The caller has one thread, the privileges of the host's root, and / as its
+/// working directory.
+pub fn clone_proc(from: ProcMount, pids: BorrowedFd) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let here = |path| open(path, flags, Mode::empty());
     let own = File::open("/proc/thread-self/ns/mnt")?;
     let root = here("/")?;
-    setns(mounts, CloneFlags::CLONE_NEWNS)?;
-    let tree = here("/").map_err(Into::into).and_then(|proc| sys::clone_mount(proc.as_fd(), false));
+    setns(from.mounts, CloneFlags::CLONE_NEWNS)?;
+    let tree = here(from.path).map_err(Into::into).and_then(|proc| {
+        check_proc(proc.as_fd(), pids)?;
+        sys::clone_mount(proc.as_fd(), false)
+    });
     setns(own, CloneFlags::CLONE_NEWNS)?;
     // To the previous root, which may differ from that of the namespace.
     nix::unistd::fchdir(&root)?;
     nix::unistd::chroot(".")?;
     tree
+}
+
+/// Errors unless a directory is the root of the /proc of a pid namespace. The kernel makes its links.
+fn check_proc(directory: BorrowedFd, pids: BorrowedFd) -> io::Result<()> {
+    let is_root = fstatfs(directory)?.filesystem_type() == PROC_SUPER_MAGIC && fstat(directory)?.st_ino == PROC_ROOT;
+    let of_first = fstatat(directory, "1/ns/pid", AtFlags::empty()).ok();
+    let wanted = fstat(pids)?;
+    match of_first.filter(|f| is_root && (f.st_dev, f.st_ino) == (wanted.st_dev, wanted.st_ino)) {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other("process 1 has ended, or the container has unmounted or covered it")),
+    }
 }
 
 /// Creates the reaper. Neither it nor the calling process returns, except for an error.

@@ -11,7 +11,7 @@ use supervisor::blocking;
 
 use super::observe::Observed;
 use super::{Worker, unless_ending};
-use crate::cdi::{self, Edits};
+use crate::cdi;
 use crate::devices::Needs;
 use crate::pod::backoff::key_of;
 use crate::pod::holds::SYNC_RETRY;
@@ -37,7 +37,7 @@ impl Worker {
             None => {
                 let Some(image_user) = self.images(&spec).await else { return false };
                 let attempt = before.map_or(0, |c| c.attempt + 1);
-                let created = self.create(&spec, attempt, seen.id(), &image_user, volumes).await;
+                let created = self.create(&spec, attempt, seen, &image_user, volumes).await;
                 self.pulls.forget_ready(name);
                 match created {
                     Ok(id) => id,
@@ -124,18 +124,28 @@ impl Worker {
         env::service_variables(services, namespace, links)
     }
 
+    /// The id of the container that an ephemeral container targets, as it is now. Errors if it has never been created.
+    fn target_of(&self, name: &str, seen: &Observed) -> Result<Option<String>, String> {
+        let ephemeral = self.pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
+        let targets = ephemeral.filter(|c| c.name == name).filter_map(|c| c.target_container_name.as_deref());
+        let Some(target) = targets.into_iter().find(|target| !target.is_empty()) else { return Ok(None) };
+        let found = seen.newest.get(target).map(|c| Some(c.id.clone()));
+        found.ok_or_else(|| format!("unable to find target container {target}"))
+    }
+
     /// Creates the container and returns its id. An error is a reason and a message.
     async fn create(
         &mut self,
         spec: &Spec,
         attempt: u32,
-        sandbox: &str,
+        seen: &Observed,
         image_user: &str,
         volumes: &BTreeMap<String, PathBuf>,
     ) -> Result<String, (&'static str, String)> {
         const CONFIG: &str = "CreateContainerConfigError";
         let options = &self.shared.options;
         let pod = self.pod.clone();
+        let target = self.target_of(&spec.name, seen).map_err(|message| (CONFIG, message))?;
         let services = self.service_variables().map_err(|e| (CONFIG, e.to_string()))?;
         let node = self.node();
         let environment = env::build(&pod, spec, &*self.shared.objects, &services, volumes, &node)
@@ -169,6 +179,7 @@ impl Worker {
                 log_limits: options.configuration.log_limits(),
                 stop_signals: options.configuration.has_stop_signals(),
                 oom_group: options.configuration.kills_containers(),
+                target,
                 host: security::Host::read(options),
             })
         });
@@ -176,7 +187,7 @@ impl Worker {
         self.shared.managers.apply(&self.uid, &spec.name, &mut config.resources);
         config.devices.extend(devices);
         self.add_devices(spec, &mut config).await.map_err(|e| (CONFIG, e))?;
-        match options.runtime.create_container(sandbox, config).await {
+        match options.runtime.create_container(seen.id(), config).await {
             Ok(id) => {
                 self.event(Some(&spec.name), Severity::Normal, "Created", "Container created");
                 Ok(id)
@@ -190,36 +201,15 @@ impl Worker {
         let Needs { edits, annotations, mut cdi } = self.shared.managers.devices.start(&self.pod, spec).await?;
         // The name of a claim is in the status, which the API has.
         cdi.extend(self.shared.dra.cdi(&self.with_status(), spec));
-        add(config, edits);
+        edits.add_to(config);
         config.annotations.extend(annotations);
         if self.shared.options.runtime.applies_cdi() {
             config.cdi_devices = cdi;
         } else if !cdi.is_empty() {
             let directories = self.shared.options.cdi_directories.clone();
             let edits = blocking(move || cdi::Registry::read(&directories).edits(&cdi)).await;
-            add(config, edits.map_err(|e| e.to_string())?);
+            edits.map_err(|e| e.to_string())?.replace_in(config);
         }
         Ok(())
     }
-}
-
-/// Adds what devices need to a container. Its own variables and mounts win.
-fn add(config: &mut ContainerConfig, edits: Edits) {
-    for (name, value) in edits.env {
-        if !config.env.iter().any(|(known, _)| *known == name) {
-            config.env.push((name, value));
-        }
-    }
-    for mount in edits.mounts {
-        if !config.mounts.iter().any(|known| known.target == mount.target) {
-            config.mounts.push(mount);
-        }
-    }
-    for device in edits.devices {
-        if !config.devices.iter().any(|known| known.target == device.target) {
-            config.devices.push(device);
-        }
-    }
-    config.security.supplemental_groups.extend(edits.groups);
-    config.hooks.extend(edits.hooks);
 }

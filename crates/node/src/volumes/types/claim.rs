@@ -2,7 +2,7 @@
 //! device ([`local`]), a file of this node, or a volume of a CSI driver.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{self as api, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -185,11 +185,15 @@ impl Claimed {
         }
         let spec = volume.spec.clone().unwrap_or_default();
         let is_block = spec.volume_mode.as_deref() == Some("Block");
+        let map = async |path: PathBuf| {
+            let name = volume.metadata.name.as_deref().unwrap_or_default();
+            let uid = pod.pod.metadata.uid.as_deref().unwrap_or_default();
+            pod.volumes.local.map(name, &path, uid).await.map(|()| path).map_err(|e| (MAP, e))
+        };
         if let Some(mut source) = spec.host_path {
             let path = pod.machine_path(&source.path);
             if is_block {
-                let checked = path.clone();
-                return blocking(move || check_device(&checked)).await.map(|()| path).map_err(|e| (MAP, e));
+                return map(path).await;
             }
             source.path = path.to_string_lossy().into_owned();
             blocking(move || host_path::prepare(&source)).await.map_err(|e| (SET_UP, e.to_string()))?;
@@ -211,11 +215,7 @@ impl Claimed {
         };
         match LocalVolume::from_volume(&volume) {
             Some(local) => self.prepare_local(pod, claim, (&volume, &local)).await,
-            None => {
-                let path = PathBuf::from(source.path);
-                let checked = path.clone();
-                blocking(move || check_device(&checked)).await.map(|()| path).map_err(|e| (MAP, e))
-            }
+            None => map(PathBuf::from(source.path)).await,
         }
     }
 
@@ -326,14 +326,6 @@ fn check_mode(pod: &Pod, volume: &str, mode: &str) -> Result<(), String> {
         return Err(format!("volume {volume} has volumeMode {mode}, but is specified in volumeDevices"));
     }
     Ok(())
-}
-
-fn check_device(path: &Path) -> Result<(), String> {
-    match fs::metadata(path) {
-        Ok(found) if found.file_type().is_block_device() => Ok(()),
-        Ok(_) => Err(format!("path {path:?} is not a block device")),
-        Err(e) => Err(format!("path {path:?}: {e}")),
-    }
 }
 
 /// Whether the volume can be used on a node.
