@@ -154,10 +154,6 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
         let message = format!("Cannot set hostUsers to false: this node does not support user namespaces: {why}");
         return Some(Refusal { reason: "UserNamespacesNotSupported", message });
     }
-    if let Some(class) = spec.runtime_class_name.as_deref().filter(|c| !c.is_empty()) {
-        let message = format!("Cannot run pod with runtimeClassName {class:?}: this node has no runtime handlers");
-        return Some(Refusal { reason: "RuntimeClassNotSupported", message });
-    }
     let count = spec.volumes.as_ref().map_or(0, Vec::len);
     if count > MAX_VOLUMES {
         let message = format!("Pod has {count} volumes: this node mounts at most {MAX_VOLUMES} for one pod");
@@ -372,7 +368,6 @@ mod tests {
         let profile = json!({"type": "RuntimeDefault"});
         let cases = [
             ("os", json!({"os": {"name": "windows"}}), json!({"os": {"name": "linux"}}), "PodOSNotSupported"),
-            ("runtimeClassName", json!({"runtimeClassName": "gvisor"}), json!({}), "RuntimeClassNotSupported"),
             (
                 "securityContext.appArmorProfile",
                 json!({"securityContext": {"appArmorProfile": profile}}),

@@ -39,6 +39,24 @@ async fn a_pod_runs_is_probed_and_goes() {
     m.finish().await;
 }
 
+/// A pod that has failed would be replaced by its controller again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_of_a_class_without_a_runtime_waits() {
+    let m = Machine::new().await;
+    m.pod("p", json!({"runtimeClassName": "gvisor", "containers": [demo("c", json!(["sleep"]))]}));
+    let why = "Failed to create pod sandbox: no runtime for the handler of RuntimeClass \"gvisor\" is configured";
+    let begun = tokio::time::Instant::now();
+    while !m.api.list("api/v1/events").iter().any(|e| e["reason"] == "FailedCreatePodSandBox" && e["message"] == why) {
+        assert!(begun.elapsed().as_secs() < 30, "{:#?}", m.api.list("api/v1/events"));
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let pod = m.until("p", |_| true).await;
+    assert_eq!(pod["status"]["phase"], "Pending", "{pod}");
+    m.api.delete_gracefully(PODS, "default", "p", 0);
+    m.gone("p").await;
+    m.finish().await;
+}
+
 /// An agent that started again updated volumes of running pods only when it started a container: their tokens expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn volumes_of_running_pods_are_refreshed_by_a_new_agent() {

@@ -101,6 +101,10 @@ impl Worker {
     async fn try_sandbox(&mut self, attempt: u32) -> Result<(), String> {
         let pod = self.pod.clone();
         let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
+        // The pod waits, as for a class whose handler the runtime lacks: its controller would replace a pod that has failed again and again.
+        if let Some(class) = spec.runtime_class_name.as_deref().filter(|class| !class.is_empty()) {
+            return Err(format!("no runtime for the handler of RuntimeClass {class:?} is configured"));
+        }
         let options = self.shared.options.clone();
         let host_network = spec.host_network == Some(true);
         let own_users = self.has_own_users();
