@@ -347,12 +347,11 @@ async fn nothing_that_a_hook_leaves_outlives_it() {
             "setsid sh -c 'echo > {out}/{pod}-left; n=0; while :; do n=$((n+1)); setsid sleep 77$n.7 & sleep 0.01; done' & \
              while [ ! -e {out}/{pod}-left ]; do sleep 0.01; done"
         );
-        let edit = |c: &mut ContainerConfig| {
-            c.hooks.create_container = script(&text);
-            c.target_container = Some(target.clone()).filter(|_| pod == "joined");
-        };
-        let (status, text) = host.script(pod, "main", "cat /sys/fs/cgroup/*/hooks/cgroup.procs; echo runs", edit).await;
-        assert!(text.ends_with("runs\n"), "{pod}: {status:?}");
+        let mut config = shell("main", &format!("echo runs; {FOREVER}"));
+        config.hooks.create_container = script(&text);
+        config.target_container = Some(target.clone()).filter(|_| pod == "joined");
+        let id = host.start(pod, config).await;
+        host.wait_for_output(&id, "runs").await;
         let left = || {
             let all = std::fs::read_dir("/proc").unwrap().flatten();
             let names = all.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());
@@ -360,6 +359,9 @@ async fn nothing_that_a_hook_leaves_outlives_it() {
         };
         wait_for(&format!("what a hook left in pod {pod} has ended"), || left() == 0).await;
         assert!(std::fs::remove_file(seen.0.join(format!("{pod}-left"))).is_ok());
+        // It would have ended with the container.
+        let status = host.runtime.container_status(&id).await.unwrap();
+        assert_eq!(status.state, ContainerState::Running, "{pod}");
     }
     host.finish().await;
 }
