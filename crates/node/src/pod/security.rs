@@ -40,7 +40,7 @@ pub const FIELDS: &[(&str, Handling)] = &[
     ("hostUsers", Done("worker::sandbox; a pod is refused where the host cannot do it")),
     ("os", Refused("when it is not Linux")),
     ("resources", Done("resources::pod")),
-    ("runtimeClassName", Refused("always: this node has one runtime and no handlers")),
+    ("runtimeClassName", Done("sandbox: the pod waits, this node has no handlers")),
     ("serviceAccount", Nothing("an old name of serviceAccountName")),
     ("serviceAccountName", Done("volumes::token")),
     ("shareProcessNamespace", Done("worker::sandbox")),

@@ -32,7 +32,7 @@ fn mistakes_are_errors_with_the_path_of_the_field() {
     let cases = [
         ("steps: [{advance: 5}]", "steps[0].advance: invalid type: integer `5`, expected a string"),
         ("steps: [{advance: soon}]", "steps[0].advance: \"soon\" is not a duration such as 90s, 1h30m or 7d"),
-        ("steps: [{advance: 5s}, {fly: away}]", "steps[1]: unknown variant `fly`"),
+        ("steps: [{advance: 5s}, {fly: away}]", "steps[1]: unknown name `fly`"),
         (
             "steps: [{scale: {object: {apiVersion: apps/v1, kind: Deployment, name: a}}}]",
             "steps[0].scale: missing field `replicas`",
@@ -50,7 +50,7 @@ fn mistakes_are_errors_with_the_path_of_the_field() {
         ("{nodes: [{name: a, cpu: lots}], steps: []}", "nodes[0].cpu: \"lots\" is not a quantity"),
         ("{nodes: [{name: a}, {name: a}], steps: []}", "nodes[1].name: there are two nodes \"a\""),
         ("{latency: {minimum: 5ms, maximum: 1ms}, steps: []}", "latency.maximum: must not be less than minimum"),
-        ("{seed: -1, steps: []}", "seed: invalid value: integer `-1`, expected u64"),
+        ("{seed: -1, steps: []}", "seed: invalid value: integer `-1`, expected a whole number that is not negative"),
         ("{start: yesterday, steps: []}", "start: "),
         ("seeds: 1", "unknown field `seeds`"),
         ("{}", "missing field `steps`"),
@@ -58,7 +58,7 @@ fn mistakes_are_errors_with_the_path_of_the_field() {
         ("a: b: c", "the scenario is not valid YAML"),
         ("{steps: [], steps: []}", "already set in map"),
         ("steps: []\n---\nsteps: []", "the file has 2 documents instead of one scenario"),
-        ("", "the file has 0 documents instead of one scenario"),
+        ("", "the file is empty: a scenario has at least `steps`"),
     ];
     for (text, expected) in cases {
         let error = Scenario::parse(text).expect_err(text).to_string();
