@@ -101,13 +101,20 @@ impl HookCgroup {
         self.lists.iter().any(|list| list.read_at(&mut [0], 0).is_ok_and(|length| length > 0))
     }
 
-    /// Ends its processes. Some may be making others meanwhile, and the kernel ends them in its own time.
-    fn end(&self) {
+    /// Ends its processes. Some may be making others meanwhile, and the kernel ends them in its own time. Errors if some are still there:
+    /// they have the machine's privileges, so the program of the container must not run beside them.
+    fn end(&self) -> io::Result<()> {
         let end = sys::uptime() + END_LIMIT;
         loop {
             cgroup::kill_all(&self.directories);
-            if !self.has_processes() || sys::uptime() >= end {
-                return;
+            if !self.has_processes() {
+                return Ok(());
+            }
+            if sys::uptime() >= end {
+                return Err(io::Error::other(format!(
+                    "what it left did not end within {} seconds",
+                    END_LIMIT.as_secs()
+                )));
             }
             let _ = poll(&mut [], TICK);
         }
@@ -143,11 +150,12 @@ impl Stage<'_> {
         let mut errors = Vec::new();
         let outcome = watch(&mut child, &input, &mut errors, hook.patience(self.limit));
         let status = end(&mut child);
-        self.end_rest();
-        let why = match (outcome, status) {
-            (Ok(()), Ok(status)) if status.success() => return Ok(()),
-            (Ok(()), Ok(status)) => describe(status),
-            (Err(e), _) | (_, Err(e)) => e.to_string(),
+        let rest = self.end_rest();
+        let why = match (outcome, status, rest) {
+            (Err(e), ..) | (_, Err(e), _) => e.to_string(),
+            (_, Ok(status), _) if !status.success() => describe(status),
+            (.., Err(e)) => e.to_string(),
+            (Ok(()), Ok(_), Ok(())) => return Ok(()),
         };
         let text = String::from_utf8_lossy(&errors);
         let text = text.trim();
@@ -177,15 +185,16 @@ impl Stage<'_> {
     }
 
     /// Ends what a hook has left behind.
-    fn end_rest(&self) {
+    fn end_rest(&self) -> io::Result<()> {
         match self.within {
-            Within::Cgroup(cgroup) => cgroup.end(),
+            Within::Cgroup(cgroup) => return cgroup.end(),
             Within::Caller if std::process::id() == 1 => {
                 let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
                 while matches!(waitpid(None, None), Ok(_) | Err(Errno::EINTR)) {}
             }
             Within::Caller => {}
         }
+        Ok(())
     }
 }
 

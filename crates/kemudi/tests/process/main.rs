@@ -418,6 +418,14 @@ fn image_names_are_escaped_for_the_terminal() {
     assert!(!error.trim_end_matches('\n').contains(char::is_control), "{error:?}");
 }
 
+/// An agent that would join a server that is not there.
+fn agent(data: &Path) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["agent", "--join", "https://192.0.2.1:6443", "--token", "abcdef.0123456789abcdef"]);
+    command.args(["--node-name", "n", "--data-dir"]).arg(data);
+    command
+}
+
 /// A node whose configuration cannot be used does not start.
 #[tokio::test]
 async fn configurations_of_nodes_are_checked_first() {
@@ -451,18 +459,7 @@ async fn configurations_of_nodes_are_checked_first() {
         let file = d.path().join("kubelet.yaml");
         let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
         std::fs::write(&file, format!("{head}{fields}\n")).unwrap();
-        let mut command = Command::new(BINARY);
-        command.args([
-            "agent",
-            "--join",
-            "https://192.0.2.1:6443",
-            "--token",
-            "abcdef.0123456789abcdef",
-            "--node-name",
-            "n",
-        ]);
-        command.arg("--data-dir").arg(d.path().join("data")).arg("--kubelet-config").arg(&file);
-        let error = failed(&mut command).await;
+        let error = failed(agent(&d.path().join("data")).arg("--kubelet-config").arg(&file)).await;
         assert!(error.contains(message), "{error}");
     }
     assert!(!d.path().join("data").exists(), "nothing is made");
@@ -470,16 +467,6 @@ async fn configurations_of_nodes_are_checked_first() {
     let data = d.path().join("data");
     std::fs::create_dir_all(data.join("node")).unwrap();
     std::fs::write(data.join("node/cpu_manager_state"), "{").unwrap();
-    let mut command = Command::new(BINARY);
-    command.args([
-        "agent",
-        "--join",
-        "https://192.0.2.1:6443",
-        "--token",
-        "abcdef.0123456789abcdef",
-        "--node-name",
-        "n",
-    ]);
-    let error = failed(command.arg("--data-dir").arg(&data)).await;
+    let error = failed(&mut agent(&data)).await;
     assert!(error.contains("the node cannot run: could not restore state from checkpoint"), "{error}");
 }
