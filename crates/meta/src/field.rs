@@ -2,21 +2,18 @@
 
 use crate::{Map, Value};
 use serde::Serialize;
-use smallvec::SmallVec;
 use std::cell::Cell;
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// A path such as `spec.containers[0].env[name]`. To extend it takes time in proportion to what is added, however long it is: a key of a
-/// map may have a megabyte, and a list below it a hundred thousand items. Validation makes a hundred for each object and shows hardly any,
-/// so that short ones are not allocated.
-#[derive(Clone, Default)]
+/// map may have a megabyte, and a list below it a hundred thousand items.
+#[derive(Clone, Debug, Default)]
 pub struct FieldPath {
     /// What stands before the text, one behind the other, once that has become long.
     before: Option<Arc<(FieldPath, FieldPath)>>,
-    /// UTF-8.
-    text: SmallVec<[u8; 64]>,
+    text: String,
 }
 
 /// Bytes of a text that are copied when it is extended.
@@ -30,7 +27,7 @@ impl FieldPath {
 
     /// A path that is written as in errors: `spec.containers[0].name`.
     pub fn new(path: impl Into<String>) -> Self {
-        Self { before: None, text: SmallVec::from_slice(path.into().as_bytes()) }.ready()
+        Self { before: None, text: path.into() }.ready()
     }
 
     /// Whether it is the path of the object itself.
@@ -61,9 +58,9 @@ impl FieldPath {
     }
 
     fn extended(&self, parts: &[&str]) -> Self {
-        let mut text = SmallVec::with_capacity(self.text.len() + parts.iter().map(|p| p.len()).sum::<usize>());
-        text.extend_from_slice(&self.text);
-        parts.iter().for_each(|p| text.extend_from_slice(p.as_bytes()));
+        let mut text = String::with_capacity(self.text.len() + parts.iter().map(|p| p.len()).sum::<usize>());
+        text.push_str(&self.text);
+        parts.iter().for_each(|p| text.push_str(p));
         Self { before: self.before.clone(), text }.ready()
     }
 
@@ -73,7 +70,7 @@ impl FieldPath {
     }
 
     fn after(first: Self, second: Self) -> Self {
-        Self { before: Some(Arc::new((first, second))), text: SmallVec::new() }
+        Self { before: Some(Arc::new((first, second))), text: String::new() }
     }
 
     /// This path with one that goes on below it, behind a dot. Neither is copied.
@@ -100,7 +97,7 @@ impl FieldPath {
                     Self(first).fmt(f)?;
                     Self(second).fmt(f)?;
                 }
-                f.write_str(&String::from_utf8_lossy(&self.0.text))
+                f.write_str(&self.0.text)
             }
         }
         Plain(self)
@@ -117,12 +114,6 @@ impl PartialEq for FieldPath {
 }
 
 impl Eq for FieldPath {}
-
-impl fmt::Debug for FieldPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.text().fmt(f)
-    }
-}
 
 impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
