@@ -123,7 +123,7 @@ impl Plugin for ResourceQuota {
         let charged = !write.namespace.is_empty() && matches!(write.verb, "create" | "update" | "patch");
         let bytes = |group: &str, resource: &str| lookup.bytes(group, resource, Some(write.namespace), ReadScope::All);
         match charged.then(|| bytes("", "resourcequotas")) {
-            Some(quotas @ 1..) if write.creates(CLAIMS.0, CLAIMS.1) => quotas + bytes(CLAIMS.0, CLAIMS.1),
+            Some(quotas @ 1..) if write.is(CLAIMS.0, CLAIMS.1) => quotas + bytes(CLAIMS.0, CLAIMS.1),
             quotas => quotas.unwrap_or(0),
         }
     }
@@ -143,10 +143,11 @@ impl Plugin for ResourceQuota {
         let refused = |why: String| review.forbidden(&why);
         let mut usage = request.usage();
         let quotas = || review.lookup.bytes("", "resourcequotas", Some(review.namespace), ReadScope::All);
+        let mut counted_by_pod = false;
         if let (Ok(usage), CLAIMS) = (&mut usage, (group, resource))
             && (self.wants_quotas() || quotas() > 0)
         {
-            add_extended(review, object, usage)?;
+            counted_by_pod = add_extended(review, object, usage)?;
         }
         // Errors in upstream's order: a failed quota evaluation, negative usage, a limited resource without quota, an
         // exceeded quota.
@@ -161,6 +162,8 @@ impl Plugin for ResourceQuota {
                 Some(_) => quota.more(&request, usage),
                 None => Amounts::new(),
             };
+            // Of two claims for the same pod at once, also on two servers, the second is charged: it finds that the quota was written.
+            let is_written = names.is_some() && counted_by_pod || quota.is_uncounted(group, resource);
             concerned |= names.is_some();
             takes |= !more.is_empty();
             limits.add(&quota, &names.unwrap_or_default(), &request, usage);
@@ -171,7 +174,7 @@ impl Plugin for ResourceQuota {
                 }
                 // Write the quota even if its usage is unchanged: a concurrent recount of the controller would miss
                 // this object.
-                Ok(None) if quota.is_uncounted(group, resource) => write(stored),
+                Ok(None) if is_written => write(stored),
                 Ok(None) => {}
                 Err(why) => exceeded = exceeded.and(Err(why)),
             }
@@ -189,10 +192,27 @@ impl Plugin for ResourceQuota {
 
 const CLAIMS: (&str, &str) = ("resource.k8s.io", "resourceclaims");
 
-/// Adds what a new claim takes of extended resources. A class that does not exist has no devices; the quota controller counts later.
-fn add_extended(review: &Review<'_>, claim: &Object, usage: &mut Amounts) -> Result<(), Status> {
+/// Adds what a claim takes of extended resources, and did not take before. Returns whether its pod counts some of that.
+fn add_extended(review: &Review<'_>, claim: &Object, usage: &mut Amounts) -> Result<bool, Status> {
+    let (mut taken, counted_by_pod) = extended_of(review, claim)?;
+    if let Some(old) = review.old {
+        let (before, _) = extended_of(review, old)?;
+        for (name, amount) in &mut taken {
+            *amount = before.get(name).map_or(*amount, |b| *amount - *b);
+        }
+        taken.retain(|_, amount| amount.sign() > 0);
+    }
+    usage.extend(taken);
+    Ok(counted_by_pod)
+}
+
+/// What a claim takes of extended resources beyond what its pod counts, and whether the pod counts any. A class that does not exist has no
+/// devices; the quota controller counts later. A new claim is that of its pod only if there is no other: times have whole seconds, and
+/// whoever makes the claim chooses its name.
+fn extended_of(review: &Review<'_>, claim: &Object) -> Result<(Amounts, bool), Status> {
+    let mut all = quota::usage(CLAIMS.0, CLAIMS.1, claim, None);
     let mut resources = BTreeMap::new();
-    for class in extended::classes(usage) {
+    for class in extended::classes(&all) {
         let found = review.lookup.get(CLAIMS.0, "deviceclasses", "", class)?;
         let name = found.and_then(|c| Some(c.str_at(&["spec", "extendedResourceName"])?.to_owned()));
         resources.extend(name.map(|name| (class.to_owned(), name)));
@@ -201,16 +221,19 @@ fn add_extended(review: &Review<'_>, claim: &Object, usage: &mut Amounts) -> Res
     if let Some(owner) = extended::made_for(claim)
         && let Some(pod) = review.lookup.get("", "pods", review.namespace, owner.name)?
     {
-        let mut is_first = true;
+        let (is_stored, mut is_first) = (review.old.is_some(), true);
         for other in review.lookup.list(CLAIMS.0, CLAIMS.1, Some(review.namespace)) {
             let other = other?;
-            let is_of_pod = extended::made_for(&other).is_some_and(|o| o.uid == owner.uid);
-            is_first &= !is_of_pod || extended::age(claim) < extended::age(&other);
+            let is_other_of_pod = extended::made_for(&other).is_some_and(|o| o.uid == owner.uid)
+                && !(is_stored && other.name() == claim.name());
+            is_first &= !is_other_of_pod || is_stored && extended::age(claim) < extended::age(&other);
         }
         counted = extended::counted_by(&pod, claim, is_first, None);
     }
-    extended::add(usage, &counted, |class| resources.get(class).cloned());
-    Ok(())
+    let own: BTreeSet<String> = all.keys().cloned().collect();
+    extended::add(&mut all, &counted, |class| resources.get(class).cloned());
+    all.retain(|name, _| !own.contains(name));
+    Ok((all, !counted.is_empty()))
 }
 
 /// Writes that may increase usage.
@@ -225,6 +248,10 @@ fn handles(review: &Review<'_>, object: &Object) -> bool {
         (Operation::Update, "services", "") => core,
         (Operation::Update, "persistentvolumeclaims", "" | "status") => core,
         (Operation::Update, "pods", "resize") => core,
+        // Its pod may have counted what it takes.
+        (Operation::Update, "resourceclaims", "") => {
+            group == CLAIMS.0 && review.old.is_some_and(|old| extended::made_for(old) != extended::made_for(object))
+        }
         // The scopes `Terminating` and `NotTerminating` may change.
         (Operation::Update, "pods", "") => {
             core && review.old.is_some_and(|old| quota::is_terminating(old) != quota::is_terminating(object))

@@ -17,9 +17,9 @@ pub fn made_for(claim: &Object) -> Option<OwnerRef<'_>> {
     (is_pod && claim.annotation(OF_POD) == Some("true")).then_some(owner)
 }
 
-/// Orders claims of one pod: the first one is the pod's. A claim that is not stored yet is the last one.
+/// Orders stored claims of one pod: the first one is the pod's.
 pub fn age(claim: &Object) -> (String, String) {
-    let created = claim.str_at(&["metadata", "creationTimestamp"]).unwrap_or("~");
+    let created = claim.str_at(&["metadata", "creationTimestamp"]).unwrap_or_default();
     (created.to_owned(), claim.name().to_owned())
 }
 

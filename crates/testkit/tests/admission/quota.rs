@@ -306,12 +306,55 @@ async fn claims_count_for_the_extended_resources_of_their_classes() {
     assert!(why.contains(&format!("requested: {}=4", names[0])), "{why}");
     p.make(claims, claim("made", of(uid), 4)).await;
     used("6").await;
-    let why = p.refused(claims, claim("second", of(uid), 2)).await;
-    assert!(why.contains(&format!("requested: {}=2", names[0])), "{why}");
+    // Before and behind it by name: they may be made in the same second.
+    for name in ["second", "a-second"] {
+        let why = p.refused(claims, claim(name, of(uid), 2)).await;
+        assert!(why.contains(&format!("requested: {}=2", names[0])), "{why}");
+    }
+    // What the pod counted is charged when the claim is no longer the pod's.
+    let path = format!("{claims}/made");
+    for change in [
+        json!({"metadata": {"annotations": {"resource.kubernetes.io/extended-resource-claim": null}}}),
+        json!({"metadata": {"ownerReferences": null}}),
+    ] {
+        let (code, answer, _) = call(&p.c, "PATCH", &path, change).await;
+        let why = answer["message"].as_str().unwrap_or_default();
+        assert!(code == 403 && why.contains(&format!("requested: {}=2,{}=2", names[0], names[1])), "{answer}");
+    }
+    let (code, answer, _) = call(&p.c, "PATCH", &path, json!({"metadata": {"labels": {"a": "b"}}})).await;
+    assert_eq!(code, 200, "{answer}");
+    used("6").await;
     // The controller counts the same.
     let (code, answer, _) = call(&p.c, "DELETE", &format!("{claims}/own"), Value::Null).await;
     assert_eq!(code, 200, "{answer}");
     used("4").await;
+}
+
+/// Claims made at once may each say that they are the pod's, whose devices count once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_many_claims_at_once_is_the_pods() {
+    const NAME: &str = "requests.deviceclass.resource.kubernetes.io/gpu";
+    let p = Plane::start(14).await;
+    p.make("/apis/resource.k8s.io/v1/deviceclasses", json!({"metadata": {"name": "gpu"}, "spec": {}})).await;
+    p.quota("extended", json!({"hard": {NAME: "4"}})).await;
+    let amounts = json!({"deviceclass.resource.kubernetes.io/gpu": 2});
+    let made = p.make(PODS, pod("owner", json!({"requests": amounts, "limits": amounts}))).await;
+    p.wait("extended", |s| s["used"][NAME] == "2").await;
+    let claim = |i: usize| {
+        json!({"metadata": {"name": format!("c{i}"), "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "owner", "uid": made["metadata"]["uid"], "controller": true}]},
+            "spec": {"devices": {"requests": [{"name": "x", "exactly": {"deviceClassName": "gpu", "count": 2}}]}}})
+    };
+    let claims = "/apis/resource.k8s.io/v1/namespaces/golden/resourceclaims";
+    let answers = join_all((0..32).map(|i| {
+        let (c, claim) = (p.c.clone(), claim(i));
+        tokio::spawn(async move { call(&c, "POST", claims, claim).await.0 })
+    }));
+    let mut codes: Vec<u16> = answers.await.into_iter().map(Result::unwrap).collect();
+    codes.sort_unstable();
+    // That of the pod, and one within the quota.
+    assert_eq!((&codes[..2], codes[2..].iter().all(|c| *c == 403)), (&[201, 201][..], true), "{codes:?}");
+    p.wait("extended", |s| s["used"][NAME] == "4").await;
 }
 
 /// Upstream never counted events; a quota that names them limits nothing and says nothing of them.
