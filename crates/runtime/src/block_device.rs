@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -88,19 +89,46 @@ fn loop_device_on(number: u64) -> io::Result<Option<String>> {
     Ok(all.into_iter().find(|name| name.starts_with("loop") && is_on(name)))
 }
 
-/// A process that has the device open, but for one descriptor of this process.
+/// Open files above which a table is looked at once, however many processes share it.
+const MANY_FILES: usize = 256;
+/// How long the search among open files may take.
+const SEARCH_LIMIT: Duration = Duration::from_secs(10);
+
+/// A process that has the device open, but for one descriptor of this process. Errors if there are too many open files to find it in time:
+/// programs of containers open as many as they like.
 fn opener(number: u64, own: i32) -> io::Result<Option<Use>> {
+    let end = sys::uptime() + SEARCH_LIMIT;
+    let in_time = || match sys::uptime() < end {
+        true => Ok(()),
+        false => {
+            let seconds = SEARCH_LIMIT.as_secs();
+            Err(io::Error::other(format!("looking for programs that have it open took more than {seconds} seconds")))
+        }
+    };
     let own_process = i32::try_from(std::process::id()).ok();
+    let mut large: Vec<i32> = Vec::new();
     for process in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        in_time()?;
+        if large.iter().any(|seen| sys::share_files(*seen, pid)) {
+            continue;
+        }
         // It may have ended.
         let Ok(descriptors) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        let mut count = 0;
         for descriptor in descriptors.flatten() {
             let is_own = own_process == Some(pid) && descriptor.file_name().to_str() == Some(&own.to_string());
             if !is_own && sys::block_number(&descriptor.path()) == Some(number) {
                 let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
                 return Ok(Some(Use::Open { pid, name: name.trim_end().escape_default().to_string() }));
             }
+            count += 1;
+            if count % MANY_FILES == 0 {
+                in_time()?;
+            }
+        }
+        if count > MANY_FILES {
+            large.push(pid);
         }
     }
     Ok(None)
@@ -164,6 +192,22 @@ mod tests {
         assert!(LockedDevice::lock(Path::new("/dev/null")).is_err());
         let file = File::open(directory.path().join("disk")).unwrap();
         LoopDevice::find(&file).unwrap().unwrap().detach().unwrap();
+    }
+
+    /// A pod made the search take for ever with thousands of processes that shared thousands of descriptors.
+    #[test]
+    fn shared_tables_of_open_files_are_told() {
+        let own = std::process::id() as i32;
+        let thread = std::thread::spawn(|| nix::unistd::gettid().as_raw()).join().unwrap();
+        assert!(!sys::share_files(own, thread), "it has ended");
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(sys::share_files(own, nix::unistd::gettid().as_raw())));
+        });
+        let mut program = Command::new("sleep").arg("1000").spawn().unwrap();
+        let shares = sys::share_files(own, program.id() as i32);
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert!(!shares);
     }
 
     fn name_of_own() -> String {

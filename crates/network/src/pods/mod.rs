@@ -115,7 +115,6 @@ impl PodNetwork {
         namespace::set(node, of_bridge).await?;
         if options.forward {
             settings::forward(node, options.pod_ranges).await?;
-            flows::keep_half_closed(node).await;
         }
         for gateway in &gateways {
             netlink.add_address(bridge, *gateway, Family::of(*gateway).bits()).await?;
