@@ -57,6 +57,8 @@ pub struct Facts<'a> {
     pub now: Timestamp,
     /// Why the agent ended the pod (`DeadlineExceeded`, `Evicted`), with the message.
     pub failed: Option<(&'a str, &'a str)>,
+    /// The node has rejected the pod: it had no containers.
+    pub rejected: bool,
     /// The message of the condition `DisruptionTarget`, if the agent ended the pod for the sake of the node.
     pub disruption: Option<&'a str>,
     /// The pod has ended: nothing of it runs or will run.
@@ -526,7 +528,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         let verdict = Verdict { status: true, reason: r.reason, message: r.message.clone() };
         conditions.push(PodCondition { observed_generation: r.generation, ..condition(r.kind, verdict) });
     }
-    let some = |v: Vec<ContainerStatus>| (!v.is_empty()).then_some(v);
+    let some = |v: Vec<ContainerStatus>| (!v.is_empty() && !facts.rejected).then_some(v);
     let host = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
     // A reported address stays while the pod terminates.
     let reported = || old.and_then(|s| s.pod_ips.clone()).unwrap_or_default();
@@ -535,7 +537,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         (own, _) => (if host { facts.host_ips } else { own }).iter().map(|ip| PodIP { ip: ip.clone() }).collect(),
     };
     let host_ips: Vec<HostIP> = facts.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect();
-    let spec = pod.spec.as_ref().filter(|_| facts.details == Details::All);
+    let spec = pod.spec.as_ref().filter(|_| facts.details == Details::All && !facts.rejected);
     let allocated = spec.and_then(totals::of_pod);
     // A resize that failed has changed nothing.
     let actual = spec.and_then(|_| totals::of_pod(facts.of_pod.apply(pod).spec.as_ref()?));

@@ -60,6 +60,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended:
         host_ips: &["192.0.2.1".to_owned()],
         now: Timestamp::from_second(300).unwrap(),
         failed: None,
+        rejected: false,
         disruption: None,
         devices: &BTreeMap::new(),
         has_ended,

@@ -68,11 +68,18 @@ struct Failure {
     message: String,
     /// The message of the condition `DisruptionTarget`, if the pod ends for the sake of the node.
     disruption: Option<String>,
+    /// The node does not take the pod.
+    rejected: bool,
 }
 
 impl Failure {
     fn new(reason: &str, message: impl Into<String>) -> Self {
-        Self { reason: reason.to_owned(), message: message.into(), disruption: None }
+        Self { reason: reason.to_owned(), message: message.into(), disruption: None, rejected: false }
+    }
+
+    /// Of a pod that the node does not take.
+    fn rejection(reason: &str, message: &str) -> Self {
+        Self { rejected: true, ..Self::new(reason, format!("Pod was rejected: {message}")) }
     }
 
     /// For the sake of the node.

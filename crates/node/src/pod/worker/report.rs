@@ -71,6 +71,7 @@ impl Worker {
             host_ips: &host_ips,
             now: self.now(),
             failed: self.failed.as_ref().map(|f| (f.reason.as_str(), f.message.as_str())),
+            rejected: self.failed.as_ref().is_some_and(|f| f.rejected) && seen.newest.is_empty(),
             disruption: self.failed.as_ref().and_then(|f| f.disruption.as_deref()),
             has_ended,
             details: self.details,

@@ -84,8 +84,7 @@ impl Worker {
                 }
             {
                 self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
-                let message = format!("Pod was rejected: {}", refusal.message);
-                return self.fail(Failure::new(refusal.reason, message)).await;
+                return self.fail(Failure::rejection(refusal.reason, &refusal.message)).await;
             }
             if let Some(left) = deadline {
                 plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
@@ -114,8 +113,7 @@ impl Worker {
     async fn refuse(&mut self) -> Option<Duration> {
         if let Some(rejection) = self.rejected.take() {
             self.event(None, Severity::Warning, &rejection.reason, rejection.message.clone());
-            let message = format!("Pod was rejected: {}", rejection.message);
-            return Some(self.fail(Failure::new(&rejection.reason, message)).await);
+            return Some(self.fail(Failure::rejection(&rejection.reason, &rejection.message)).await);
         }
         if let Some(period) = self.shared.known.shutdown.period(&self.uid) {
             let (reason, message) = TERMINATED;
