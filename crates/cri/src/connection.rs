@@ -140,8 +140,8 @@ impl Connection {
         containerd["runtimes"][handler]["options"]["SystemdCgroup"] == true || config["systemdCgroup"] == true
     }
 
-    pub async fn run_pod(&self, config: v1::PodSandboxConfig) -> Result<String> {
-        let message = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
+    pub async fn run_pod(&self, config: v1::PodSandboxConfig, handler: &str) -> Result<String> {
+        let message = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
         // CNI plugins may take their time.
         let request = self.request_within(message, self.timeout * 2);
         Ok(self.runtime().run_pod_sandbox(request).await.map_err(|s| failed(&s))?.into_inner().pod_sandbox_id)

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use k8s_cri::v1;
 use runtime::{
-    Container, ContainerConfig, ContainerState, DeviceRequest, Error, FileKind, Mount, MountSource, PodConfig,
-    Propagation, Resources, Result,
+    Container, ContainerConfig, ContainerState, DeviceRequest, Error, FileKind, HandlerFeatures, Mount, MountSource,
+    PodConfig, Propagation, Resources, Result,
 };
 
 use crate::connection::{failed, image};
@@ -19,7 +19,7 @@ use crate::{Inner, blocking, io, signals};
 impl Inner {
     pub(crate) async fn create_container(&self, pod: &str, config: ContainerConfig) -> Result<String> {
         let sandbox = self.sandbox(pod).await?;
-        self.check(&config)?;
+        self.check(&config, self.handler(&sandbox.pod.config.runtime_handler))?;
         let mut mounted = Vec::new();
         for mount in &config.mounts {
             if let MountSource::Image { image, .. } = &mount.source {
@@ -117,7 +117,7 @@ impl Inner {
     }
 
     /// Refuses what the runtime or the interface cannot carry out.
-    fn check(&self, config: &ContainerConfig) -> Result<()> {
+    fn check(&self, config: &ContainerConfig, handler: HandlerFeatures) -> Result<()> {
         if config.security.strict_groups && !self.features.strict_groups {
             return Err(self.unsupported("supplementalGroupsPolicy Strict"));
         }
@@ -131,7 +131,7 @@ impl Inner {
             if mount.options != runtime::MountOptions::default() {
                 return Err(self.unsupported("mounts with the options nosuid or noexec"));
             }
-            if mount.recursive_read_only && !self.features.recursive_read_only_mounts {
+            if mount.recursive_read_only && !handler.recursive_read_only_mounts {
                 return Err(self.unsupported("recursive read-only mounts"));
             }
             match &mount.source {

@@ -33,7 +33,7 @@ use std::time::Duration;
 use k8s_cri::v1;
 use parking_lot::Mutex;
 use runtime::cgroup::Hierarchies;
-use runtime::{Clock, Error, Event, Features, HostLimits, LogLimits, Result};
+use runtime::{Clock, Error, Event, Features, HandlerFeatures, Handlers, HostLimits, LogLimits, Result};
 use tokio::sync::broadcast;
 
 use connection::Connection;
@@ -105,6 +105,7 @@ struct Inner {
     /// Name and version.
     version: (String, String),
     features: Features,
+    handlers: Handlers,
     applies_cdi: bool,
     events: broadcast::Sender<Event>,
     /// Containers that have ended, which do not change any more.
@@ -136,7 +137,7 @@ impl Cri {
         if connection.uses_systemd(&status).await {
             return Err(OpenError::CgroupDriver { endpoint: connection.endpoint.to_string() });
         }
-        let features = features(&version, &status);
+        let (features, handlers) = (features(&version, &status), handlers(&status));
         let applies_cdi = applies_cdi(&version);
         let files = Files::open(options.directory.clone())?;
         let inner = Inner {
@@ -147,6 +148,7 @@ impl Cri {
             images,
             version,
             features,
+            handlers,
             applies_cdi,
             events: broadcast::channel(4096).0,
             ended: Mutex::default(),
@@ -171,8 +173,6 @@ impl Cri {
     }
 }
 
-/// What a runtime reports to offer. Mounts of images are part of the interface since v1.31, but runtimes do not report them: containerd has
-/// them since 2.1.
 /// The number of the first two parts of a version.
 fn release(version: &str) -> (u32, u32) {
     let number = |part: Option<&str>| part.and_then(|p| p.trim_start_matches('v').parse::<u32>().ok()).unwrap_or(0);
@@ -189,13 +189,11 @@ fn applies_cdi((name, version): &(String, String)) -> bool {
     }
 }
 
+/// What a runtime offers. Mounts of images are part of the interface since v1.31, but runtimes do not report them: containerd has them since
+/// 2.1.
 fn features((name, version): &(String, String), status: &v1::StatusResponse) -> Features {
-    // The handler without a name is the default one.
-    let handler = status.runtime_handlers.iter().find(|h| h.name.is_empty()).and_then(|h| h.features);
     let release = release(version);
     Features {
-        user_namespaces: handler.is_some_and(|f| f.user_namespaces),
-        recursive_read_only_mounts: handler.is_some_and(|f| f.recursive_read_only_mounts),
         strict_groups: status.features.is_some_and(|f| f.supplemental_groups_policy),
         image_volumes: match name.as_str() {
             "containerd" => release >= (2, 1),
@@ -203,6 +201,16 @@ fn features((name, version): &(String, String), status: &v1::StatusResponse) -> 
             _ => false,
         },
     }
+}
+
+fn handlers(status: &v1::StatusResponse) -> Handlers {
+    let features = |h: &v1::RuntimeHandler| {
+        h.features.map_or(HandlerFeatures::default(), |f| HandlerFeatures {
+            user_namespaces: f.user_namespaces,
+            recursive_read_only_mounts: f.recursive_read_only_mounts,
+        })
+    };
+    status.runtime_handlers.iter().map(|h| (h.name.clone(), features(h))).collect()
 }
 
 fn io(what: impl Into<String>, source: std::io::Error) -> Error {
@@ -215,6 +223,11 @@ impl Inner {
     fn cgroup(&self, path: &str) -> String {
         let (prefix, path) = (&self.options.cgroup_prefix, path.trim_matches('/'));
         if path.is_empty() { prefix.clone() } else { format!("{prefix}/{path}") }
+    }
+
+    /// What the handler offers; nothing for one that the runtime does not report.
+    fn handler(&self, name: &str) -> HandlerFeatures {
+        self.handlers.get(name).copied().unwrap_or_default()
     }
 
     fn unsupported(&self, feature: &'static str) -> Error {
@@ -248,24 +261,26 @@ mod tests {
     #[test]
     fn features_are_those_that_the_runtime_reports() {
         let version = |name: &str, version: &str| (name.to_owned(), version.to_owned());
-        let old = features(&version("containerd", "1.6.20~ds1"), &v1::StatusResponse::default());
-        let nothing = Features {
-            user_namespaces: false,
-            recursive_read_only_mounts: false,
-            strict_groups: false,
-            image_volumes: false,
-        };
-        assert_eq!(old, nothing);
+        let nothing = v1::StatusResponse::default();
+        let old = features(&version("containerd", "1.6.20~ds1"), &nothing);
+        assert_eq!(old, Features { strict_groups: false, image_volumes: false });
+        assert_eq!(handlers(&nothing), Handlers::new());
         let handler = |name: &str, user_namespaces| v1::RuntimeHandler {
             name: name.into(),
             features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces }),
         };
+        let silent = v1::RuntimeHandler { name: "silent".into(), features: None };
         let status = v1::StatusResponse {
-            runtime_handlers: vec![handler("other", true), handler("", false)],
+            runtime_handlers: vec![handler("other", true), handler("", false), silent],
             features: Some(v1::RuntimeFeatures { supplemental_groups_policy: true }),
             ..v1::StatusResponse::default()
         };
-        let new = features(&version("containerd", "v2.1.4"), &status);
-        assert_eq!(new, Features { user_namespaces: false, ..Features::ALL });
+        assert_eq!(features(&version("containerd", "v2.1.4"), &status), Features::ALL);
+        let expected = [
+            ("other", HandlerFeatures::ALL),
+            ("", HandlerFeatures { user_namespaces: false, ..HandlerFeatures::ALL }),
+            ("silent", HandlerFeatures::default()),
+        ];
+        assert_eq!(handlers(&status), expected.map(|(name, features)| (name.to_owned(), features)).into());
     }
 }

@@ -12,7 +12,7 @@ use crate::{Inner, Options, blocking, io, security};
 impl Inner {
     pub(crate) async fn run_pod(&self, config: PodConfig) -> Result<Pod> {
         check(&config)?;
-        if config.user_namespace.is_some() && !self.features.user_namespaces {
+        if config.user_namespace.is_some() && !self.handler(&config.runtime_handler).user_namespaces {
             return Err(self.unsupported("user namespaces"));
         }
         match self.sandbox(&config.id).await {
@@ -42,7 +42,7 @@ impl Inner {
             made.map_err(|source| io(format!("cgroup {path}"), source))
         })
         .await?;
-        let id = self.connection.run_pod(self.sandbox_config(config)?).await?;
+        let id = self.connection.run_pod(self.sandbox_config(config)?, &config.runtime_handler).await?;
         let checked = self.check_address(&id, config).await;
         if let Err(error) = checked {
             self.remove_sandbox(&id).await;

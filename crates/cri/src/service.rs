@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use k8s_cri::v1;
 use runtime::{
     AttachSession, Condition, Container, ContainerConfig, Error, Event, ExecRequest, ExecResult, ExecSession, Features,
-    Host, NetworkOwner, Pod, PodConfig, PodRecords, PortForward, Resources, Result, Runtime, RuntimeStatus, Stats,
-    Usage,
+    Handlers, Host, NetworkOwner, Pod, PodConfig, PodRecords, PortForward, Resources, Result, Runtime, RuntimeStatus,
+    Stats, Usage,
 };
 use tokio::sync::broadcast;
 
@@ -22,6 +22,10 @@ impl Runtime for Cri {
 
     fn features(&self) -> Features {
         self.inner.features
+    }
+
+    fn handlers(&self) -> Handlers {
+        self.inner.handlers.clone()
     }
 
     fn applies_cdi(&self) -> bool {
@@ -167,7 +171,7 @@ impl Host for Cri {
     }
 
     fn user_namespaces(&self) -> std::result::Result<(), String> {
-        match self.inner.features.user_namespaces {
+        match self.inner.handlers.values().any(|h| h.user_namespaces) {
             true => Ok(()),
             false => Err(self.inner.unsupported("user namespaces").to_string()),
         }

@@ -194,6 +194,15 @@ fn images(mut all: Vec<Image>, limit: i32) -> Vec<Value> {
     all.into_iter().map(entries).collect()
 }
 
+/// The handlers that the runtime reports, as the status shows them.
+fn handlers(all: runtime::Handlers) -> Vec<Value> {
+    let entry = |(name, features): (String, runtime::HandlerFeatures)| {
+        json!({"name": name, "features": {"recursiveReadOnlyMounts": features.recursive_read_only_mounts,
+            "userNamespaces": features.user_namespaces}})
+    };
+    all.into_iter().map(entry).collect()
+}
+
 /// What the parts of the node report.
 struct State {
     images: Vec<Image>,
@@ -234,6 +243,8 @@ fn status(
         "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
         "images": images,
         "declaredFeatures": FEATURES,
+        "features": {"supplementalGroupsPolicy": o.runtime.features().strict_groups},
+        "runtimeHandlers": handlers(o.runtime.handlers()),
         "nodeInfo": {
             "machineID": file("/etc/machine-id"), "systemUUID": file("/sys/class/dmi/id/product_uuid"),
             "bootID": file("/proc/sys/kernel/random/boot_id"), "kernelVersion": kernel, "osImage": os_image(),

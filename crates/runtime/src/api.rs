@@ -9,6 +9,7 @@ mod hooks;
 mod pod;
 mod session;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,13 +90,9 @@ pub enum NetworkOwner {
     Runtime,
 }
 
-/// What runtimes need not offer.
+/// What runtimes need not offer, whichever handler runs a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// User namespaces of pods (`hostUsers: false`).
-    pub user_namespaces: bool,
-    /// Mounts that are read-only with all mounts below them.
-    pub recursive_read_only_mounts: bool,
     /// `supplementalGroupsPolicy: Strict`.
     pub strict_groups: bool,
     /// Mounts of images.
@@ -104,9 +101,26 @@ pub struct Features {
 
 impl Features {
     /// Everything.
-    pub const ALL: Features =
-        Features { user_namespaces: true, recursive_read_only_mounts: true, strict_groups: true, image_volumes: true };
+    pub const ALL: Features = Features { strict_groups: true, image_volumes: true };
 }
+
+/// What a handler of a runtime offers. A handler is a program, or a configuration of it, that runs the containers of pods whose
+/// RuntimeClass names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandlerFeatures {
+    /// User namespaces of pods (`hostUsers: false`).
+    pub user_namespaces: bool,
+    /// Mounts that are read-only with all mounts below them.
+    pub recursive_read_only_mounts: bool,
+}
+
+impl HandlerFeatures {
+    /// Everything.
+    pub const ALL: HandlerFeatures = HandlerFeatures { user_namespaces: true, recursive_read_only_mounts: true };
+}
+
+/// The handlers of a runtime by name. The default one has no name.
+pub type Handlers = BTreeMap<String, HandlerFeatures>;
 
 /// Whether a part of the runtime is ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,6 +171,10 @@ pub trait Runtime: Send + Sync {
     /// What the runtime offers.
     fn features(&self) -> Features {
         Features::ALL
+    }
+    /// The handlers that the runtime reports; it may have others.
+    fn handlers(&self) -> Handlers {
+        BTreeMap::from([(String::new(), HandlerFeatures::ALL)])
     }
     /// Whether the runtime applies CDI devices itself, by their names ([`ContainerConfig::cdi_devices`]); else the caller does.
     fn applies_cdi(&self) -> bool {

@@ -424,6 +424,33 @@ async fn immutable_files_keep_no_container() {
     host.finish().await;
 }
 
+/// A purge and the end of a container removed the same control group at once, and the slower one failed.
+#[test]
+fn a_tree_may_be_removed_by_several_at_once() {
+    let files = tempfile::tempdir().unwrap();
+    let hierarchies = runtime::cgroup::Hierarchies::detect().unwrap();
+    let name = format!("kemudi-runtime-test-trees-{}", std::process::id());
+    let groups = hierarchies.directories(&name);
+    let roots = groups.iter().map(|g| g.directory.clone()).chain([files.path().join("tree")]);
+    for root in roots {
+        for _ in 0..20 {
+            for i in 0..200 {
+                std::fs::create_dir_all(root.join(format!("{}/{i}/below", i % 10))).unwrap();
+            }
+            let start = std::sync::Barrier::new(4);
+            std::thread::scope(|threads| {
+                let remove = || {
+                    start.wait();
+                    beneath::remove_directories(&root)
+                };
+                let removing: Vec<_> = (0..4).map(|_| threads.spawn(remove)).collect();
+                removing.into_iter().for_each(|t| t.join().unwrap().unwrap());
+            });
+            assert!(!root.exists(), "{}", root.display());
+        }
+    }
+}
+
 /// Root of the container owns the files of its control group wherever it mounts them.
 #[tokio::test]
 async fn limits_cannot_be_raised_from_inside() {

@@ -97,6 +97,9 @@ impl Drop for Containerd {
     }
 }
 
+/// A second handler, whose privileged containers do not have the devices of the machine.
+pub const HANDLER: &str = "no-devices";
+
 fn socket(directory: &Path) -> PathBuf {
     directory.join("containerd.sock")
 }
@@ -110,6 +113,9 @@ fn spawn(cluster: &Path, directory: &Path) -> Result<Child, String> {
          [plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = {PAUSE:?}\nrestrict_oom_score_adj = true\n\
          stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n\
          [plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"overlayfs\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.{HANDLER}]\nruntime_type = \"io.containerd.runc.v2\"\n\
+         privileged_without_host_devices = true\n\
          [plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"{cni}/bin\"\nconf_dir = \"{cni}/net.d\"\n",
         root = at("root"),
         state = at("state"),

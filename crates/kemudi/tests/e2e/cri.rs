@@ -1,6 +1,7 @@
 //! What concerns container runtimes behind the CRI alone.
 
 use crate::cluster::{KEMUDI, data_dir};
+use crate::containerd::HANDLER;
 use crate::runner::Case;
 use crate::story::{Story, condition};
 use serde_json::json;
@@ -9,6 +10,7 @@ use std::process::{Command, Stdio};
 pub const TESTS: &[Case] = &[
     ("cri::the_node_shows_its_runtime", the_node_shows_its_runtime),
     ("cri::what_the_runtime_lacks_is_refused", what_the_runtime_lacks_is_refused),
+    ("cri::pods_run_with_the_handler_of_their_class", pods_run_with_the_handler_of_their_class),
     ("cri::logs_are_rotated", logs_are_rotated),
     ("cri::unusable_endpoints_are_refused", unusable_endpoints_are_refused),
 ];
@@ -86,6 +88,38 @@ fn what_the_runtime_lacks_is_refused(s: &Story) {
     let mounts = p["status"]["containerStatuses"][0]["volumeMounts"].as_array().unwrap();
     let of_volume = mounts.iter().find(|m| m["name"] == "v").unwrap();
     assert_eq!(of_volume["recursiveReadOnly"], "Disabled");
+}
+
+fn pods_run_with_the_handler_of_their_class(s: &Story) {
+    let class = |name: &str| format!("{}-{name}", s.ns);
+    let create = |name: &str, handler: &str| {
+        let metadata = json!({"name": class(name)});
+        let class =
+            json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, "handler": handler});
+        s.apply(&class.to_string());
+    };
+    create("other", HANDLER);
+    create("missing", "none-such");
+    let privileged = || json!({"securityContext": {"privileged": true}});
+    s.shell_pod("default", FOREVER, json!({}), privileged());
+    s.shell_pod("other", FOREVER, json!({"runtimeClassName": class("other")}), privileged());
+    s.shell_pod("missing", FOREVER, json!({"runtimeClassName": class("missing")}), json!({}));
+    let has_devices = |name: &str| {
+        s.ready(name);
+        s.sh(name, "test -e /dev/kmsg -o -e /dev/loop-control && echo yes || echo no")
+    };
+    assert_eq!((has_devices("default").as_str(), has_devices("other").as_str()), ("yes\n", "no\n"));
+    let event = |why: &str| {
+        let is = |(reason, message): (String, String)| reason == "FailedCreatePodSandBox" && message.contains(why);
+        s.eventually(why, || s.events("missing").into_iter().any(is).then_some(()));
+    };
+    event("no runtime for \"none-such\" is configured");
+    // The handler of a class cannot be changed.
+    s.ok(&["delete", "runtimeclass", &class("missing")]);
+    event(&format!("runtimeclass.node.k8s.io {:?} not found", class("missing")));
+    create("missing", "runc");
+    s.ready("missing");
+    s.ok(&["delete", "runtimeclass", &class("missing"), &class("other")]);
 }
 
 /// Clauses: P18.logs

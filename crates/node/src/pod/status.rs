@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements, ResourceStatus, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::{Container, ContainerState, Runtime};
+use runtime::{Container, ContainerState, HandlerFeatures, Runtime};
 
 use super::plan::{KILLED, may_restart_all, restart_all_at, restarts};
 use super::probes::Health;
@@ -78,10 +78,10 @@ pub struct RuntimeFacts {
 }
 
 impl RuntimeFacts {
-    pub fn of(runtime: &dyn Runtime, configuration: &KubeletConfiguration) -> Self {
+    pub fn of(runtime: &dyn Runtime, handler: HandlerFeatures, configuration: &KubeletConfiguration) -> Self {
         Self {
             name: runtime.version().0,
-            mounts_recursively: runtime.features().recursive_read_only_mounts,
+            mounts_recursively: handler.recursive_read_only_mounts,
             shows_signals: configuration.has_stop_signals(),
         }
     }

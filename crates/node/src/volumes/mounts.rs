@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Leaf, Links};
-use runtime::{DeviceRequest, Features, Mount, MountOptions, MountSource, Propagation};
+use runtime::{DeviceRequest, HandlerFeatures, Mount, MountOptions, MountSource, Propagation};
 use supervisor::blocking;
 
 use super::types::{self, TYPES};
@@ -27,10 +27,10 @@ pub async fn mounts(
     c: &Container,
     volumes: &BTreeMap<String, PathBuf>,
     env: &[(String, String)],
-    features: Features,
+    handler: HandlerFeatures,
 ) -> Result<Vec<Mount>, Error> {
     let (pod, c, volumes, env) = (pod.clone(), c.clone(), volumes.clone(), env.to_owned());
-    blocking(move || find_mounts(&pod, &c, &volumes, &env, features)).await
+    blocking(move || find_mounts(&pod, &c, &volumes, &env, handler)).await
 }
 
 pub(super) fn find_mounts(
@@ -38,7 +38,7 @@ pub(super) fn find_mounts(
     c: &Container,
     volumes: &BTreeMap<String, PathBuf>,
     env: &[(String, String)],
-    features: Features,
+    handler: HandlerFeatures,
 ) -> Result<Vec<Mount>, Error> {
     let count = c.volume_mounts.as_ref().map_or(0, Vec::len);
     if count > MAX_MOUNTS {
@@ -77,7 +77,7 @@ pub(super) fn find_mounts(
             recursive_read_only: read_only
                 && match m.recursive_read_only.as_deref() {
                     Some("Enabled") => true,
-                    Some("IfPossible") => features.recursive_read_only_mounts,
+                    Some("IfPossible") => handler.recursive_read_only_mounts,
                     _ => false,
                 },
             propagation: match m.mount_propagation.as_deref() {

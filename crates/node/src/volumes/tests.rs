@@ -2,7 +2,7 @@ use super::mounts::find_mounts;
 use super::*;
 use crate::objects::{Data, Kind};
 use k8s_openapi::api::core::v1::Container;
-use runtime::{Features, MountSource};
+use runtime::{HandlerFeatures, MountSource};
 use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -149,7 +149,7 @@ fn a_container_has_only_so_many_mounts() {
     let many: Vec<_> = (0..1001).map(|i| json!({"name": "v", "mountPath": format!("/{i}")})).collect();
     let c: Container = serde_json::from_value(json!({"name": "c", "volumeMounts": many})).unwrap();
     let volumes = BTreeMap::from([("v".to_owned(), PathBuf::from("/"))]);
-    let e = find_mounts(&pod(json!([])), &c, &volumes, &[], Features::ALL).unwrap_err();
+    let e = find_mounts(&pod(json!([])), &c, &volumes, &[], HandlerFeatures::ALL).unwrap_err();
     assert!(e.to_string().contains("1001 volume mounts"), "{e}");
 }
 
@@ -218,7 +218,7 @@ fn sub_paths_stay_inside() {
     let env = [("POD".to_owned(), "p1".to_owned())];
     let check = |mount: serde_json::Value| {
         let c: Container = serde_json::from_value(json!({"name": "c", "volumeMounts": [mount]})).unwrap();
-        find_mounts(&pod, &c, &volumes, &env, Features::ALL).map(|m| match &m[0].source {
+        find_mounts(&pod, &c, &volumes, &env, HandlerFeatures::ALL).map(|m| match &m[0].source {
             MountSource::Below { root: r, path } if *r == root => path.display().to_string(),
             other => format!("{other:?}"),
         })
@@ -383,7 +383,7 @@ fn images_are_mounted_read_only_by_the_runtime() {
         serde_json::from_value(json!({"name": "c", "volumeMounts": [mount]})).unwrap()
     };
     let volumes = std::collections::BTreeMap::from([("v".to_owned(), std::path::PathBuf::new())]);
-    let find = |mount| mounts::find_mounts(&pod, &container(mount), &volumes, &[], Features::ALL);
+    let find = |mount| mounts::find_mounts(&pod, &container(mount), &volumes, &[], HandlerFeatures::ALL);
     for (mount, path) in [(json!({}), ""), (json!({"subPath": "a/b"}), "a/b")] {
         let found = &find(mount).unwrap()[0];
         let source = runtime::MountSource::Image { image: "example.org/data:1".into(), path: path.into() };

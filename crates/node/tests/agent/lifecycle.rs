@@ -29,6 +29,9 @@ async fn a_pod_runs_is_probed_and_goes() {
 
     let node = m.api.until("api/v1/nodes", "", "n1", |n| n.is_some_and(is_ready)).await.unwrap();
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
+    assert_eq!(node["status"]["features"], json!({"supplementalGroupsPolicy": true}));
+    let offers = json!({"recursiveReadOnlyMounts": true, "userNamespaces": true});
+    assert_eq!(node["status"]["runtimeHandlers"], json!([{"name": "", "features": offers}]));
     m.api.until("apis/coordination.k8s.io/v1/leases", "kube-node-lease", "n1", |l| l.is_some()).await;
 
     m.api.delete_gracefully(PODS, "default", "web", 30);
@@ -44,12 +47,18 @@ async fn a_pod_runs_is_probed_and_goes() {
 async fn a_pod_of_a_class_without_a_runtime_waits() {
     let m = Machine::new().await;
     m.pod("p", json!({"runtimeClassName": "gvisor", "containers": [demo("c", json!(["sleep"]))]}));
-    let why = "Failed to create pod sandbox: no runtime for the handler of RuntimeClass \"gvisor\" is configured";
-    let begun = tokio::time::Instant::now();
-    while !m.api.list("api/v1/events").iter().any(|e| e["reason"] == "FailedCreatePodSandBox" && e["message"] == why) {
-        assert!(begun.elapsed().as_secs() < 30, "{:#?}", m.api.list("api/v1/events"));
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    let event = async |why: &str| {
+        let why = format!("Failed to create pod sandbox: {why}");
+        let is = |e: &Value| e["reason"] == "FailedCreatePodSandBox" && e["message"] == why;
+        let begun = tokio::time::Instant::now();
+        while !m.api.list("api/v1/events").iter().any(is) {
+            assert!(begun.elapsed().as_secs() < 30, "{:#?}", m.api.list("api/v1/events"));
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    event("runtimeclass.node.k8s.io \"gvisor\" not found").await;
+    m.api.put("apis/node.k8s.io/v1/runtimeclasses", json!({"metadata": {"name": "gvisor"}, "handler": "runsc"}));
+    event("failed to get sandbox runtime: no runtime for \"runsc\" is configured").await;
     let pod = m.until("p", |_| true).await;
     assert_eq!(pod["status"]["phase"], "Pending", "{pod}");
     m.api.delete_gracefully(PODS, "default", "p", 0);

@@ -24,6 +24,12 @@ pub enum Error {
         /// The id, or the name with the attempt.
         id: String,
     },
+    /// The runtime has no such handler (RuntimeClass). The message is that of containerd.
+    #[error("failed to get sandbox runtime: no runtime for {handler:?} is configured")]
+    NoHandler {
+        /// The handler of the request.
+        handler: String,
+    },
     /// A request has an invalid value; nothing was created.
     #[error("invalid {field}: {message}")]
     Invalid {

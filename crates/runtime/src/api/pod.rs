@@ -101,6 +101,9 @@ pub struct PodConfig {
     pub annotations: BTreeMap<String, String>,
     /// Directory of the pod's log files; relative log paths of containers start here.
     pub log_directory: PathBuf,
+    /// The handler that runs the containers, of the pod's RuntimeClass. Empty for the default one.
+    #[serde(default)]
+    pub runtime_handler: String,
 }
 
 /// The state of a pod sandbox.

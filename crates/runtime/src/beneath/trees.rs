@@ -171,8 +171,8 @@ fn give(file: BorrowedFd, group: u32) -> nix::Result<()> {
     fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
 }
 
-/// Removes a directory and everything in it, also immutable files. Does nothing if it does not exist. A mount point below is an
-/// error (`EXDEV`), and the mounted files stay.
+/// Removes a directory and everything in it, also immutable files. Does nothing if it does not exist, and others may remove the same
+/// tree meanwhile. A mount point below is an error (`EXDEV`), and the mounted files stay.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     remove(path, Files::Removed)
 }
@@ -222,13 +222,18 @@ fn remove_at(parent: OwnedFd, name: &OsStr, files: Files, most: usize) -> io::Re
         other => other?,
     }
     while !walk.above.is_empty() {
-        let mut below = walk.entries(PENDING, &mut |at, name, directory| {
+        let entries = walk.entries(PENDING, &mut |at, name, directory| {
             left = left.checked_sub(1).ok_or(Errno::E2BIG)?;
             match directory {
                 false if files == Files::Removed => remove_entry(at, name, UnlinkatFlags::NoRemoveDir, Parent::InTree),
                 _ => Ok(()),
             }
-        })?;
+        });
+        let mut below = match entries {
+            // A directory that something else removed cannot be read.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            entries => entries?,
+        };
         if below.is_empty() {
             let Some(above) = walk.up()? else { break };
             let parent = if walk.above.is_empty() { Parent::OfTree } else { Parent::InTree };
@@ -236,8 +241,14 @@ fn remove_at(parent: OwnedFd, name: &OsStr, files: Files, most: usize) -> io::Re
             below = above.pending;
         }
         // Without a sibling the parent is read again: it may have more entries than were remembered.
-        if let Some(next) = below.pop() {
-            walk.down(next, &mut below)?;
+        while let Some(next) = below.pop() {
+            match walk.down(next, &mut below) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                entered => {
+                    entered?;
+                    break;
+                }
+            }
         }
     }
     Ok(())

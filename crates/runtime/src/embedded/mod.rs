@@ -337,6 +337,11 @@ impl Runtime for Embedded {
         ("kemudi".into(), env!("CARGO_PKG_VERSION").into())
     }
 
+    fn handlers(&self) -> Handlers {
+        let user_namespaces = self.host_limits().no_user_namespaces.is_none();
+        Handlers::from([(String::new(), HandlerFeatures { user_namespaces, ..HandlerFeatures::ALL })])
+    }
+
     async fn run_pod(&self, config: PodConfig) -> Result<Pod> {
         self.run_pod(config).await
     }

@@ -67,6 +67,9 @@ fn check(config: &PodConfig) -> Result<()> {
     if config.cgroup_parent.is_empty() || !parts.clone().all(|p| name(p) && !p.starts_with('.')) {
         return Err(Error::Invalid { field: "cgroup parent", message: format!("{:?}", config.cgroup_parent) });
     }
+    if !config.runtime_handler.is_empty() {
+        return Err(Error::NoHandler { handler: config.runtime_handler.clone() });
+    }
     if config.hostname.len() > 64 {
         return Err(Error::Invalid { field: "hostname", message: "longer than 64 bytes".into() });
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Container as Spec;
-use runtime::{Container, ContainerState, PodRecords, PodState};
+use runtime::{Container, ContainerState, HandlerFeatures, PodRecords, PodState, Runtime};
 use supervisor::blocking;
 
 use super::Worker;
@@ -27,6 +27,12 @@ impl Observed {
             Some(s) if s.state == PodState::Ready => Sandbox::Ready,
             Some(_) => Sandbox::Dead,
         }
+    }
+
+    /// What the handler of the sandbox offers.
+    pub fn handler(&self, runtime: &dyn Runtime) -> HandlerFeatures {
+        let name = self.sandbox.as_ref().map_or("", |s| s.config.runtime_handler.as_str());
+        runtime.handlers().get(name).copied().unwrap_or_default()
     }
 
     pub fn id(&self) -> &str {

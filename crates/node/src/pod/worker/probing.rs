@@ -40,7 +40,7 @@ impl Worker {
         let status = &self.base.1;
         let reported: Vec<_> =
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
-        let facts = RuntimeFacts::of(&*self.shared.options.runtime, &self.shared.options.configuration);
+        let facts = self.facts(seen);
         let spec = self.pod.spec.as_ref();
         for c in spec.into_iter().flat_map(containers) {
             let Some(running) = seen.newest.get(&c.name).filter(|r| r.state == ContainerState::Running) else {
@@ -51,6 +51,12 @@ impl Worker {
             let was = |f: fn(&ContainerStatus) -> bool| before.is_some_and(|s| f(s));
             self.probes.watch(&context, c, running, was(|s| s.started == Some(true)), was(|s| s.ready));
         }
+    }
+
+    /// What statuses show of the runtime and the pod's handler.
+    pub(super) fn facts(&self, seen: &Observed) -> RuntimeFacts {
+        let options = &self.shared.options;
+        RuntimeFacts::of(&*options.runtime, seen.handler(&*options.runtime), &options.configuration)
     }
 
     pub(super) fn names(&self) -> Names {

@@ -75,7 +75,7 @@ impl Worker {
             disruption: self.failed.as_ref().and_then(|f| f.disruption.as_deref()),
             has_ended,
             details: self.details,
-            runtime: &status::RuntimeFacts::of(&*self.shared.options.runtime, &self.shared.options.configuration),
+            runtime: &self.facts(&seen),
         });
         let patch = status::patch(self.api_uid()?, Some(&self.base.1), &new)?;
         let m = &self.pod.metadata;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use client::Severity;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use network::HostPort;
 use runtime::{IdRange, NetworkOwner, PidMode, PodConfig};
 use supervisor::blocking;
@@ -98,13 +99,23 @@ impl Worker {
         self.pod.spec.as_ref().is_some_and(|s| s.host_users == Some(false))
     }
 
+    /// The handler of the pod's RuntimeClass; empty without one. Without the class the pod waits, as for a handler that the runtime lacks:
+    /// its controller would replace a pod that has failed again and again.
+    async fn runtime_handler(&self, spec: &PodSpec) -> Result<String, String> {
+        let Some(class) = spec.runtime_class_name.as_deref().filter(|class| !class.is_empty()) else {
+            return Ok(String::new());
+        };
+        match self.shared.client.api::<RuntimeClass>().get_opt(class).await {
+            Ok(Some(class)) => Ok(class.handler),
+            Ok(None) => Err(format!("runtimeclass.node.k8s.io {class:?} not found")),
+            Err(e) => Err(format!("failed to lookup RuntimeClass {class}: {e}")),
+        }
+    }
+
     async fn try_sandbox(&mut self, attempt: u32) -> Result<(), String> {
         let pod = self.pod.clone();
         let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
-        // The pod waits, as for a class whose handler the runtime lacks: its controller would replace a pod that has failed again and again.
-        if let Some(class) = spec.runtime_class_name.as_deref().filter(|class| !class.is_empty()) {
-            return Err(format!("no runtime for the handler of RuntimeClass {class:?} is configured"));
-        }
+        let runtime_handler = self.runtime_handler(spec).await?;
         let options = self.shared.options.clone();
         let host_network = spec.host_network == Some(true);
         let own_users = self.has_own_users();
@@ -180,6 +191,7 @@ impl Worker {
             labels: container::labels(&pod),
             annotations: BTreeMap::new(),
             log_directory: self.log_directory(),
+            runtime_handler,
         };
         let made = options.runtime.run_pod(config).await;
         match made {

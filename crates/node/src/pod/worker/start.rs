@@ -158,7 +158,8 @@ impl Worker {
             );
             self.event(Some(&spec.name), Severity::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let mounts = volumes::mounts(&pod, spec, volumes, &environment.variables, options.runtime.features()).await;
+        let mounts =
+            volumes::mounts(&pod, spec, volumes, &environment.variables, seen.handler(&*options.runtime)).await;
         let mounts = mounts.map_err(|e| (CONFIG, e.to_string()))?;
         let devices = volumes::devices(&pod, spec, volumes).map_err(|e| (CONFIG, e.to_string()))?;
         let (shared, spec_of, image_user) = (self.shared.clone(), spec.clone(), image_user.to_owned());
