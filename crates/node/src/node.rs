@@ -33,6 +33,9 @@ const FEATURES: [&str; 4] = [
 ];
 /// Names of each image in the status (kubelet's own limit).
 const MAX_NAMES: usize = 5;
+/// Handlers of the runtime in the status, and bytes of their names.
+const MAX_HANDLERS: usize = 64;
+const MAX_HANDLER: usize = 63;
 
 /// The minimum time between two updates of the lease.
 const MIN_FREQUENCY: Duration = Duration::from_millis(100);
@@ -194,13 +197,13 @@ fn images(mut all: Vec<Image>, limit: i32) -> Vec<Value> {
     all.into_iter().map(entries).collect()
 }
 
-/// The handlers that the runtime reports, as the status shows them.
+/// The handlers that the runtime reports, as the status shows them. No RuntimeClass has a longer name.
 fn handlers(all: runtime::Handlers) -> Vec<Value> {
     let entry = |(name, features): (String, runtime::HandlerFeatures)| {
         json!({"name": name, "features": {"recursiveReadOnlyMounts": features.recursive_read_only_mounts,
             "userNamespaces": features.user_namespaces}})
     };
-    all.into_iter().map(entry).collect()
+    all.into_iter().filter(|(name, _)| name.len() <= MAX_HANDLER).take(MAX_HANDLERS).map(entry).collect()
 }
 
 /// What the parts of the node report.
@@ -550,6 +553,16 @@ fn addresses(o: &Options) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_status_shows_a_bounded_number_of_handlers() {
+        let some = runtime::HandlerFeatures { user_namespaces: true, ..Default::default() };
+        let shown = handlers([(String::new(), some), ("x".repeat(64), some)].into());
+        let features = json!({"recursiveReadOnlyMounts": false, "userNamespaces": true});
+        assert_eq!(shown, [json!({"name": "", "features": features})]);
+        let many = (0..1000).map(|i| (format!("h{i}"), some)).collect();
+        assert_eq!(handlers(many).len(), MAX_HANDLERS);
+    }
 
     #[test]
     fn allocatable_keeps_something_back() {
