@@ -35,13 +35,14 @@ async fn no_pod_fills_the_table_of_neighbours() {
         let all = node.ip(&node.node, &format!("neigh show dev {}", node.options.bridge()));
         all.lines().filter(|l| !l.contains("PERMANENT")).count()
     };
-    // A packet to an unused address fails at once (the kernel answers a few per second).
+    // A packet to an unused address fails with its first answer: the kernel gives few per second, so it may be that of the second
+    // packet, after one second. A neighbour that does not answer takes three.
     let nobody = node.options.pod_ranges.first().nth(200).unwrap();
     for to in [nobody, node.options.service_ranges.first().nth(77).unwrap()] {
         let begun = tokio::time::Instant::now();
         let error = read_reply(&pod.namespace, to, 80).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{to}: {error}");
-        assert!(begun.elapsed() < Duration::from_secs(1), "{to} after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_millis(2500), "{to} after {:?}", begun.elapsed());
     }
     for from in [&pod.namespace, &node.node] {
         scan(from, &ranges.map(|all| all.first()));
