@@ -10,7 +10,9 @@ use std::time::Duration;
 /// Serves CBOR. The store keeps JSON, in spite of the gate's name.
 const CBOR: &str = "CBORServingAndStorage";
 /// Fields of the API that features bring, by the names of their gates.
-const FIELDS: [&str; 1] = ["ContainerStopSignals"];
+const FIELDS: [&str; 2] = ["ContainerStopSignals", MAX_UNAVAILABLE];
+/// StatefulSets end several pods at a time in a rolling update. The only gate of the stage beta.
+const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
 
 #[derive(Args)]
 #[group(id = "api")]
@@ -77,9 +79,10 @@ impl Flags {
         })
     }
 
-    /// Whether a feature is on. All known features are alpha.
+    /// Whether a feature is on. Those of the stage beta are off without a flag, too.
     fn gate(&self, name: &str) -> Result<bool, Error> {
-        let (mut value, mut alpha) = (None, false);
+        let stage = if name == MAX_UNAVAILABLE { "AllBeta" } else { "AllAlpha" };
+        let (mut value, mut all) = (None, false);
         for given in &self.feature_gates {
             let wrong = |why: String| Error::Gate(self.feature_gates.join(","), why);
             let (k, v) =
@@ -94,13 +97,13 @@ impl Flags {
             };
             match k {
                 _ if k == name => value = Some(v),
-                "AllAlpha" => alpha = v,
-                "AllBeta" | CBOR => {}
+                _ if k == stage => all = v,
+                "AllAlpha" | "AllBeta" | CBOR => {}
                 _ if FIELDS.contains(&k) => {}
                 _ => return Err(wrong(format!("unrecognized feature gate: {k}"))),
             }
         }
-        Ok(value.unwrap_or(alpha))
+        Ok(value.unwrap_or(all))
     }
 
     /// The gates of fields that are enabled.
@@ -125,13 +128,17 @@ impl Flags {
 
 #[cfg(test)]
 mod tests {
-    use super::{CBOR, Flags};
+    use super::{CBOR, Flags, MAX_UNAVAILABLE};
     use clap::{Args, FromArgMatches};
 
     fn gate(given: &str) -> Result<bool, String> {
+        gate_of(CBOR, given)
+    }
+
+    fn gate_of(name: &str, given: &str) -> Result<bool, String> {
         let command = Flags::augment_args(clap::Command::new("up"));
         let matches = command.get_matches_from(["up", "--feature-gates", given]);
-        Flags::from_arg_matches(&matches).unwrap().gate(CBOR).map_err(|e| e.to_string())
+        Flags::from_arg_matches(&matches).unwrap().gate(name).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -141,6 +148,9 @@ mod tests {
         assert_eq!(gate("AllAlpha=true,CBORServingAndStorage=false"), Ok(false), "the name itself weighs more");
         assert_eq!(gate("AllBeta=true"), Ok(false));
         assert_eq!(gate("ContainerStopSignals=true"), Ok(false), "another one");
+        assert_eq!(gate_of(MAX_UNAVAILABLE, "AllAlpha=true"), Ok(false));
+        assert_eq!(gate_of(MAX_UNAVAILABLE, "AllBeta=true"), Ok(true));
+        assert_eq!(gate_of(MAX_UNAVAILABLE, "MaxUnavailableStatefulSet=false,AllBeta=true"), Ok(false));
         let refused = |given: &str| gate(given).unwrap_err();
         assert!(refused("Nosuch=true").ends_with("unrecognized feature gate: Nosuch"));
         assert!(refused("CBORServingAndStorage").ends_with("missing bool value for CBORServingAndStorage"));
