@@ -167,6 +167,25 @@ async fn fields_of_disabled_features_are_dropped() {
     check(&a.body["template"]["spec"]);
 }
 
+/// Upstream turned the gate off again in v1.36.
+#[tokio::test]
+async fn stateful_sets_have_max_unavailable_behind_a_gate() {
+    for enabled in [false, true] {
+        let c = cluster().await;
+        let gates: &[&str] = if enabled { &["MaxUnavailableStatefulSet"] } else { &[] };
+        let _ = c.server.registry.features.set(gates.iter().map(|g| (*g).to_owned()).collect());
+        let labels = json!({"a": "b"});
+        let spec = json!({"serviceName": "s", "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}}});
+        let path = "/apis/apps/v1/namespaces/golden/statefulsets";
+        let a = c.call("POST", path, json!({"metadata": {"name": "s"}, "spec": spec})).await;
+        assert_eq!(a.code, 201, "{}", a.body);
+        let expected = if enabled { json!({"partition": 0, "maxUnavailable": 2}) } else { json!({"partition": 0}) };
+        assert_eq!(a.body["spec"]["updateStrategy"]["rollingUpdate"], expected);
+    }
+}
+
 /// Upstream's rules of stop signals, which are behind a gate.
 #[tokio::test]
 async fn stop_signals_are_validated_by_operating_system() {
