@@ -27,7 +27,7 @@ pub use commit_observer::CommitObserver;
 pub use convert::{Converter, WebhookTransport};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, not_a_number};
-pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
+pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions, check_dry_run};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::*;
 pub use update::{Target, Updated};

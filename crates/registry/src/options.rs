@@ -1,6 +1,6 @@
 //! The options of writes, from query parameters and `DeleteOptions`.
 
-use meta::Object;
+use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
 
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
@@ -55,9 +55,43 @@ pub struct DeleteOptions {
     pub ignore_read_error: bool,
 }
 
+/// The error for values of `dryRun` that are not all `All` (upstream `ValidateDryRun`). An empty value is one, too: nothing is written in
+/// doubt.
+pub fn check_dry_run(values: &[&str]) -> Option<FieldError> {
+    let is_wrong = values.iter().any(|v| *v != "All");
+    is_wrong.then(|| FieldError::not_supported(&FieldPath::new("dryRun"), values.to_vec(), &["All"]))
+}
+
+/// The values of `propagationPolicy`, as errors list them.
+const POLICIES: [&str; 4] = ["Foreground", "Background", "Orphan", "nil"];
+
 impl DeleteOptions {
-    /// Reads `kind: DeleteOptions`. Leaves unknown values to the caller's validation.
-    pub fn from_object(o: &Object) -> Self {
+    /// Validates and reads `kind: DeleteOptions` (upstream `ValidateDeleteOptions`).
+    pub fn read(o: &Object) -> Result<Self, Status> {
+        let mut errors = Vec::new();
+        let policy = o.get("propagationPolicy").filter(|v| !v.is_null());
+        let at = FieldPath::new("propagationPolicy");
+        if policy.is_some() && o.get("orphanDependents").is_some_and(|v| !v.is_null()) {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            errors.push(FieldError::invalid(&at, policy.cloned().unwrap_or_default(), why));
+        }
+        if let Some(p) = policy.and_then(Value::as_str).filter(|p| !POLICIES[..3].contains(p)) {
+            errors.push(FieldError::not_supported(&at, p, &POLICIES));
+        }
+        let dry = o.get("dryRun").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        errors.extend(check_dry_run(&dry.collect::<Vec<_>>()));
+        if errors.is_empty() {
+            return Ok(Self::from_object(o));
+        }
+        Err(Status::invalid(&Self::group_kind(), "", &errors))
+    }
+
+    /// The kind, for errors.
+    pub fn group_kind() -> GroupKind {
+        GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() }
+    }
+
+    fn from_object(o: &Object) -> Self {
         let text = |path: &[&str]| o.str_at(path).map(str::to_owned);
         let orphan = o.get("orphanDependents").and_then(meta::Value::as_bool);
         let propagation = match (o.str_at(&["propagationPolicy"]), orphan) {

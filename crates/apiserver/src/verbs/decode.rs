@@ -31,10 +31,14 @@ pub(super) fn read_object(call: &Call, request: &Request) -> Result<Sent, Status
     };
     let text = |m: &meta::Map<String, Value>, k: &str| m.get(k).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
-    // Bodies may omit what the path contains.
-    if version.is_empty() && kind.is_empty() {
-        map.insert("apiVersion".into(), want.api_version().into());
-        map.insert("kind".into(), want.kind.clone().into());
+    // Bodies may omit what the path contains: both, or one of them if the kind is a built-in one.
+    let has_default = kinds::catalog().kind(&want).is_some();
+    for (name, text, other, default) in
+        [("apiVersion", &version, &kind, want.api_version()), ("kind", &kind, &version, want.kind.clone())]
+    {
+        if text.is_empty() && (has_default || other.is_empty()) {
+            map.insert(name.into(), default.into());
+        }
     }
     let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
     let gv = GroupVersion::parse(&version)
@@ -57,6 +61,15 @@ fn function_accepts(request: &Request, have: &Gvk) -> bool {
     }
 }
 
+/// The Go package of a group's internal types.
+pub(super) fn internal(group: &str) -> &str {
+    match group {
+        "" | "events.k8s.io" => "core",
+        "internal.apiserver.k8s.io" => "apiserverinternal",
+        group => group.split('.').next().unwrap_or_default(),
+    }
+}
+
 /// The error for an object of another kind or version than the path's (`transformDecodeError` of `handlers/rest.go`).
 fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
     let catalog = kinds::catalog();
@@ -68,12 +81,8 @@ fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
     let why = match (catalog.kind(have).is_some(), catalog.kind(want).is_some()) {
         (true, true) if same => return other_version,
         (true, true) => {
-            let internal = match &*want.group {
-                "" | "events.k8s.io" => "core",
-                "internal.apiserver.k8s.io" => "apiserverinternal",
-                group => group.split('.').next().unwrap_or_default(),
-            };
-            let (from, to) = (format!("{}.{}", have.version, have.kind), format!("{internal}.{}", want.kind));
+            let (from, to) =
+                (format!("{}.{}", have.version, have.kind), format!("{}.{}", internal(&want.group), want.kind));
             format!("converting ({from}) to ({to}): unknown conversion")
         }
         (_, false) if same => other_version,

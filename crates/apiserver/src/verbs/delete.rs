@@ -2,7 +2,7 @@
 
 use super::answer::answer;
 use super::list;
-use super::options::{preconditions, write_options};
+use super::options::preconditions;
 use crate::admit::Admission;
 use crate::answer::bytes;
 use crate::body::Body;
@@ -14,8 +14,8 @@ use auth::Decision;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use http::Response;
-use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
-use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Propagation, Request, Resource, WriteOptions};
+use meta::{FieldError, FieldPath, Object, Status, Value};
+use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Request, Resource, WriteOptions};
 use std::pin::pin;
 use std::sync::Arc;
 use store::Entry;
@@ -29,7 +29,7 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     let mut options = options(call)?;
     let revision = preconditions(call).resource_version;
     options.preconditions.resource_version = options.preconditions.resource_version.or(revision);
-    let write = write_options(call)?;
+    let write = write(call, &options);
     let row = request.resource.clone();
     if options.ignore_read_error {
         return unreadable(server, call, &request).await;
@@ -83,9 +83,9 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     if options.ignore_read_error {
         let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
         let e = FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), true, why);
-        return Err(Status::invalid(&group_kind(), "", &[e]));
+        return Err(Status::invalid(&DeleteOptions::group_kind(), "", &[e]));
     }
-    let write = write_options(call)?;
+    let write = write(call, &options);
     let list = ListOptions { readable_only: true, ..list::options(call, &request, list::ListOrWatch::List)? };
     let page = server.registry.list(&request, &list).await?;
     let row = request.resource.clone();
@@ -162,27 +162,55 @@ fn check_kind(sent: &Value) -> Result<(), Status> {
     }
 }
 
-/// The options of a deletion: from the body, then from the query.
+/// The options of a deletion: from the body if there is one, else from the query, as upstream.
 fn options(call: &Call) -> Result<DeleteOptions, Status> {
-    let mut options = DeleteOptions::default();
-    if !call.body.is_empty() {
-        let sent = call.sent()?;
-        check_kind(&sent.value)?;
-        let schema = kinds::catalog().definitions.get("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
-        let mut value = sent.value;
-        if let Some(schema) = schema {
-            schema::typed(&mut value, schema).map_err(|e| Status::bad_request(e.to_string()))?;
-        }
-        let object = Object::from_value(value).ok_or_else(|| Status::bad_request("the options are no object"))?;
-        check(&object)?;
-        options = DeleteOptions::from_object(&object);
-    }
-    query(&call.query, &mut options)?;
-    if call.query.has(IGNORE_READ_ERROR) {
-        options.ignore_read_error = call.query.is_true(IGNORE_READ_ERROR);
-    }
+    let object = match call.body.is_empty() {
+        true => from_query(&call.query)?,
+        false => from_body(call)?,
+    };
+    let options = DeleteOptions::read(&object)?;
     alone(&options)?;
     Ok(options)
+}
+
+fn from_body(call: &Call) -> Result<Object, Status> {
+    let sent = call.sent()?;
+    check_kind(&sent.value)?;
+    let schema = kinds::catalog().definitions.get("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
+    let mut value = sent.value;
+    if let Some(schema) = schema {
+        schema::typed(&mut value, schema).map_err(|e| Status::bad_request(e.to_string()))?;
+    }
+    Object::from_value(value).ok_or_else(|| Status::bad_request("the options are no object"))
+}
+
+fn from_query(query: &Query) -> Result<Object, Status> {
+    let mut options = Object::default();
+    let mut set = |name: &str, value: Value| {
+        options.0.insert(name.into(), value);
+    };
+    if query.has("dryRun") {
+        set("dryRun", query.all("dryRun").collect());
+    }
+    let grace = query.get("gracePeriodSeconds");
+    if !grace.is_empty() {
+        let wrong = |_| Status::bad_request(format!("strconv.ParseInt: parsing {grace:?}: invalid syntax"));
+        set("gracePeriodSeconds", grace.parse::<i64>().map_err(wrong)?.into());
+    }
+    if query.has("propagationPolicy") {
+        set("propagationPolicy", query.get("propagationPolicy").into());
+    }
+    for name in ["orphanDependents", IGNORE_READ_ERROR] {
+        if query.has(name) {
+            set(name, query.is_true(name).into());
+        }
+    }
+    Ok(options)
+}
+
+/// How the deletion is written. Managed fields of an object that stays name the client.
+fn write(call: &Call, options: &DeleteOptions) -> WriteOptions {
+    WriteOptions { dry_run: options.dry_run, ..WriteOptions::by(&call.manager()) }
 }
 
 /// An unreadable object is deleted immediately, without a grace period.
@@ -201,63 +229,5 @@ fn alone(o: &DeleteOptions) -> Result<(), Status> {
     let why = |(other, _): &(&str, bool)| format!("cannot be set together with {other}");
     let errors: Vec<FieldError> =
         others.iter().filter(|(_, set)| *set).map(|o| FieldError::invalid(&at, true, why(o))).collect();
-    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&group_kind(), "", &errors)) }
-}
-
-fn check(o: &Object) -> Result<(), Status> {
-    let mut errors = Vec::new();
-    let policy = o.get("propagationPolicy").filter(|v| !v.is_null());
-    if policy.is_some() && o.get("orphanDependents").is_some_and(|v| !v.is_null()) {
-        let why = "orphanDependents and deletionPropagation cannot be both set";
-        errors.push(FieldError::invalid(
-            &FieldPath::new("propagationPolicy"),
-            policy.cloned().unwrap_or_default(),
-            why,
-        ));
-    }
-    if let Some(p) = policy.and_then(Value::as_str).filter(|p| !POLICIES.contains(p)) {
-        errors.push(FieldError::not_supported(&FieldPath::new("propagationPolicy"), p, &POLICIES));
-    }
-    let dry = o.get("dryRun").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    for d in dry.filter(|d| *d != "All") {
-        errors.push(FieldError::not_supported(&FieldPath::new("dryRun"), d, &["All"]));
-    }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(Status::invalid(&group_kind(), "", &errors))
-}
-
-const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
-
-fn group_kind() -> GroupKind {
-    GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() }
-}
-
-fn query(q: &Query, options: &mut DeleteOptions) -> Result<(), Status> {
-    if q.get("dryRun") == "All" {
-        options.dry_run = true;
-    }
-    let grace = q.get("gracePeriodSeconds");
-    if !grace.is_empty() {
-        let n =
-            grace.parse().map_err(|_| Status::bad_request(format!("gracePeriodSeconds: {grace:?} is no number")))?;
-        options.grace_period_seconds = Some(n);
-    }
-    match q.get("propagationPolicy") {
-        "" => {}
-        "Orphan" => options.propagation = Some(Propagation::Orphan),
-        "Background" => options.propagation = Some(Propagation::Background),
-        "Foreground" => options.propagation = Some(Propagation::Foreground),
-        other => {
-            let e = FieldError::not_supported(&FieldPath::new("propagationPolicy"), other, &POLICIES);
-            return Err(Status::invalid(&group_kind(), "", &[e]));
-        }
-    }
-    if q.has("orphanDependents") {
-        let orphan = q.is_true("orphanDependents");
-        options.propagation = Some(if orphan { Propagation::Orphan } else { Propagation::Background });
-        options.by_orphans = true;
-    }
-    Ok(())
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&DeleteOptions::group_kind(), "", &errors)) }
 }

@@ -1,7 +1,7 @@
 //! Patch: JSON, merge and strategic merge patches. Decoded once, and applied to the live object at each attempt.
 
 use super::answer::written;
-use super::decode::{DecodeError, take_namespace, to_typed, typed};
+use super::decode::{DecodeError, check_name, internal, take_namespace, to_typed, typed};
 use super::options::{FieldValidation, field_validation, preconditions, write_options};
 use crate::Server;
 use crate::admit::Admission;
@@ -11,7 +11,7 @@ use crate::content;
 use http::Response;
 use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
-use meta::{FieldError, FieldPath, GroupKind, Gvk, Object, Status, Value};
+use meta::{FieldError, FieldPath, GroupKind, GroupVersion, Gvk, Object, Status, Value};
 use registry::{Conversions, Request, Sent, Target, Updated, WriteOptions};
 use schema::Schema;
 use std::sync::Arc;
@@ -86,6 +86,7 @@ impl SentPatch {
         live: &Object,
     ) -> Result<Sent, Status> {
         let patched = apply(&self.patch, live, schema)?;
+        self.check_kind(&patched, kind, request)?;
         typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
             DecodeError::Other(s) => s,
             DecodeError::Mismatch { text, value } => {
@@ -104,6 +105,41 @@ impl SentPatch {
             }
         })
     }
+
+    /// Errors if the patch has made another kind of the object. A strategic merge patch cannot, and a custom resource says so itself.
+    fn check_kind(&self, patched: &meta::Map<String, Value>, kind: &Gvk, request: &Request) -> Result<(), Status> {
+        let catalog = kinds::catalog();
+        let mut have = gvk(patched);
+        if have.kind.is_empty() {
+            have.kind = kind.kind.clone();
+        }
+        if have.version.is_empty() && have.group.is_empty() {
+            (have.group, have.version) = (kind.group.clone(), kind.version.clone());
+        }
+        if have == *kind || matches!(self.patch, Patch::Strategic(_)) || catalog.kind(kind).is_none() {
+            return Ok(());
+        }
+        let why = match catalog.kind(&have) {
+            Some(_) => format!("unable to decode {} into *{}.{}", as_go(&have), internal(&kind.group), kind.kind),
+            None => {
+                let (scheme, version) = (request.resource.strategy.scheme(), have.group_version().to_string());
+                format!("no kind {:?} is registered for version {version:?} in scheme {scheme:?}", have.kind)
+            }
+        };
+        let shown = codec::json::to_string(&Value::Object(patched.clone()), codec::json::Html::Escape);
+        Err(Status::invalid(&GroupKind::default(), "", &[FieldError::invalid(&FieldPath::new("patch"), shown, why)]))
+    }
+}
+
+/// What a document says it is. A version that cannot be read is none.
+fn gvk(document: &meta::Map<String, Value>) -> Gvk {
+    let text = |k: &str| document.get(k).and_then(Value::as_str).unwrap_or_default();
+    GroupVersion::parse(text("apiVersion")).unwrap_or_default().with_kind(text("kind").to_owned())
+}
+
+/// As Go prints it.
+fn as_go(Gvk { group, version, kind }: &Gvk) -> String {
+    format!("{group}/{version}, Kind={kind}")
 }
 
 /// Formats a value as Go's `%+v`, as upstream does for strategic merge patches; for others, the result as JSON.
@@ -135,11 +171,6 @@ pub(super) struct Applied<'a> {
 pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOptions, Applied<'a>), Status> {
     let options = write_options(call)?.untracked();
     let manager = call.query.get("fieldManager");
-    if manager.is_empty() {
-        let e = FieldError::required(&FieldPath::new("fieldManager"), "is required for apply patch");
-        let gk = GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
-        return Err(Status::invalid(&gk, "", &[e]));
-    }
     let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
     let sent =
         if call.media_type() == APPLY_CBOR { content::read_cbor(&call.body)? } else { content::yaml(&call.body)? };
@@ -152,6 +183,12 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
     }
     let Value::Object(map) = sent.value else { return Err(Status::bad_request("the configuration is no object")) };
     let configuration = Object(map);
+    let accepted = request.resource.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
+    let want = accepted.unwrap_or_else(|| request.resource.kind.gvk());
+    let have = gvk(&configuration.0);
+    if have != want {
+        return Err(Status::bad_request(format!("invalid object type: {}", as_go(&have))));
+    }
     if configuration.metadata().and_then(|m| m.get("name")).is_some_and(|n| *n != *request.name) {
         let why = format!(
             "the name of the object ({}) does not match the name on the URL ({})",
@@ -179,9 +216,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
             None => live.cloned().unwrap_or_default(),
         };
         let mut object = to_typed(call, &request, &kind, merged.0, Vec::new())?;
-        if object.name().is_empty() {
-            object.set_name(&request.name);
-        }
+        check_name(&request, &object)?;
         take_namespace(&request, &mut object)?;
         Ok(match live {
             None => Target::Create(Box::new(object)),
@@ -217,11 +252,6 @@ fn exists(server: &Arc<Server>, call: &Call) -> bool {
 
 /// Decodes a patch by its media type.
 pub(super) fn read(call: &Call, request: &Request) -> Result<SentPatch, Status> {
-    if call.query.has("force") {
-        let e = FieldError::forbidden(&FieldPath::new("force"), "may not be specified for non-apply patch");
-        let gk = GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
-        return Err(Status::invalid(&gk, "", &[e]));
-    }
     let media = call.media_type();
     let strict = field_validation(call)? != FieldValidation::Ignore;
     let sent = match media {
