@@ -138,6 +138,8 @@ pub enum PostFilter {
     Repair { message: String, write: BoxFuture<'static, Result<(), client::Error>> },
     /// The plugin cannot make the pod fit on any node: a nomination of the pod is void.
     Hopeless(String),
+    /// The plugin failed, and no other one is called. The pod keeps the nomination that it has.
+    Failed(String),
 }
 
 /// Whether a pod may be bound.
