@@ -247,6 +247,8 @@ pub enum Read {
     NodeTaints,
     NodeUnschedulable,
     NodeAllocatable,
+    /// The features that nodes declare.
+    NodeFeatures,
     /// Pods that are placed on nodes.
     PlacedPods,
     /// Pods that leave nodes.
@@ -313,6 +315,7 @@ impl<'a> Event<'a> {
                 (old.view.taints != new.view.taints, Read::NodeTaints),
                 (old.view.unschedulable != new.view.unschedulable, Read::NodeUnschedulable),
                 (old.view.allocatable != new.view.allocatable, Read::NodeAllocatable),
+                (old.view.features != new.view.features, Read::NodeFeatures),
             ]),
             Self::PodPlaced(_) => vec![Read::PlacedPods],
             Self::PodChanged { old, new } => changed(&[

@@ -55,6 +55,8 @@ pub struct Requirements {
     pub tolerations: Vec<Toleration>,
     pub host_ports: Vec<HostPort>,
     pub images: Vec<Box<str>>,
+    /// The features that its node has to declare (upstream `nodedeclaredfeatures`).
+    pub features: Vec<&'static str>,
 }
 
 impl Deref for PodInfo {
@@ -232,6 +234,8 @@ struct RawSpec {
     #[serde(deserialize_with = "or_default")]
     init_containers: Vec<RawContainer>,
     overhead: Option<Map<String, Value>>,
+    host_network: bool,
+    host_users: Option<bool>,
     resources: RawResources,
     #[serde(deserialize_with = "or_default")]
     volumes: Vec<RawVolume>,
@@ -276,6 +280,14 @@ struct RawContainer {
     resources: RawResources,
     #[serde(deserialize_with = "or_default")]
     ports: Vec<RawPort>,
+    #[serde(deserialize_with = "or_default")]
+    restart_policy_rules: Vec<RawRule>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawRule {
+    action: Box<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -438,7 +450,14 @@ impl From<Raw> for PodInfo {
                 port: p.host_port,
             })
             .collect();
+        let mut rules = s.containers.iter().chain(&s.init_containers).flat_map(|c| &c.restart_policy_rules);
+        let restarts_all = rules.any(|rule| &*rule.action == "RestartAllContainers");
+        let has_own_users = s.host_network && s.host_users == Some(false);
+        let mut features = Vec::new();
+        features.extend(restarts_all.then_some("RestartAllContainersOnContainerExits"));
+        features.extend(has_own_users.then_some("UserNamespacesHostNetworkSupport"));
         let requirements = Requirements {
+            features,
             affinity: NodeAffinity::read(&s.node_selector, &s.affinity.node_affinity),
             pod_affinity: PodAffinity::read(&s.affinity.pod_affinity, &s.affinity.pod_anti_affinity),
             spread: s.topology_spread_constraints.iter().map(Constraint::read).collect(),
@@ -539,7 +558,10 @@ mod tests {
         cpu(pod("Deferred", "n", statuses("100m", "200m")), 600);
         cpu(pod("Infeasible", "n", statuses("100m", "200m")), 300);
         cpu(pod("Infeasible", "", statuses("2", "200m")), 600);
-        cpu(pod("Infeasible", "n", json!({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "2"}}]})), 600);
+        cpu(
+            pod("Infeasible", "n", json!({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "2"}}]})),
+            600,
+        );
         // Sidecars are resized, other init containers are not.
         let sidecar = json!({"initContainerStatuses": [{"name": "s", "resources": requests("1")}, {"name": "i", "resources": requests("8")}]});
         cpu(pod("Deferred", "n", sidecar), 1500);
