@@ -31,7 +31,13 @@ pub struct Desired {
 
 /// The service account that pods run as when they name none.
 pub fn default_service_account() -> Desired {
-    Desired { resource: ApiResource::typed::<ServiceAccount>(), name: "default", content: json!({}), description: "", kept: false }
+    Desired {
+        resource: ApiResource::typed::<ServiceAccount>(),
+        name: "default",
+        content: json!({}),
+        description: "",
+        kept: false,
+    }
 }
 
 /// The CA certificate with which pods verify the API server.

@@ -173,7 +173,7 @@ fn replica(spec: &Spec, m: &Member, now: Timestamp) -> (Option<Action>, bool) {
 fn outdated<'a>(spec: &Spec, replicas: &Replicas<'a>, update: &str, now: Timestamp) -> Option<&'a Member> {
     let is_outdated = |m: &Member| identity::revision(&m.pod.meta) != update && !m.pod.meta.is_deleting();
     for i in (spec.partition..spec.replicas).rev() {
-        let m = replicas.get(&i)?;
+        let m = *replicas.get(&i)?;
         if is_outdated(m) {
             return Some(m);
         }
@@ -193,14 +193,7 @@ mod tests {
     const NOW: &str = "2026-01-01T01:00:00Z";
 
     fn spec() -> Spec {
-        Spec {
-            start: 0,
-            replicas: 3,
-            min_ready_seconds: 0,
-            parallel: false,
-            on_delete: false,
-            partition: 0,
-        }
+        Spec { start: 0, replicas: 3, min_ready_seconds: 0, parallel: false, on_delete: false, partition: 0 }
     }
 
     /// A pod by its ordinal and letters: `r` ready since long ago, `y` ready for a second, `p` pending, `f` failed, `s` succeeded; `d` being deleted, `o` outdated, `x` with

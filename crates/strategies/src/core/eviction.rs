@@ -159,7 +159,8 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         [one] => encode::decode(one)?,
         _ => {
             // Without a reason, as upstream.
-            let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            let why =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return Err(Status::new(500, Reason::Unknown, why));
         }
     };

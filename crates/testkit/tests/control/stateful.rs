@@ -158,10 +158,8 @@ async fn a_canary_goes_out_and_back() {
         let labels: BTreeMap<&str, &str> = r.labels().collect();
         assert_eq!(labels, BTreeMap::from([("app", "web"), ("controller.kubernetes.io/hash", hash)]));
     }
-    let numbers: BTreeMap<String, i64> = revisions
-        .iter()
-        .map(|r| (r.name().to_owned(), r.int_at(&["revision"]).unwrap()))
-        .collect();
+    let numbers: BTreeMap<String, i64> =
+        revisions.iter().map(|r| (r.name().to_owned(), r.int_at(&["revision"]).unwrap())).collect();
     assert_eq!((numbers.len(), numbers[&first]), (2, 3));
 }
 
