@@ -9,8 +9,10 @@ use client::{Api, ApiResource, DeleteOptions, Informer, WriteOptions, optional};
 use meta::{LabelSelector, Object, Value};
 use serde_json::json;
 
-/// The label of pods and revisions that tells which template they have.
+/// The label of pods, and of revisions of DaemonSets, that tells which template they have.
 pub const HASH_LABEL: &str = "controller-revision-hash";
+/// The label of other revisions with the hash of their data.
+const REVISION_LABEL: &str = "controller.kubernetes.io/hash";
 
 /// The longest part of the owner's name that fits into the name of a revision.
 const MAX_PREFIX: usize = 223;
@@ -133,7 +135,8 @@ impl<'a> Revisions<'a> {
             let name = self.owner.name();
             let prefix = name.get(..MAX_PREFIX).unwrap_or(name);
             let mut labels = labels.clone().unwrap_or_else(|| json!({}));
-            labels[HASH_LABEL] = hash.clone().into();
+            let label = if self.owner.kind() == "DaemonSet" { HASH_LABEL } else { REVISION_LABEL };
+            labels[label] = hash.clone().into();
             let revision = json!({
                 "apiVersion": "apps/v1", "kind": "ControllerRevision",
                 "metadata": {

@@ -11,6 +11,11 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::time::Instant;
 
+const DESCRIPTION: &str = "kubernetes.io/description";
+
+/// The description of the CA certificate; clients may compare it with upstream's.
+const ROOT_CA_DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
+
 /// An object that each namespace has.
 #[derive(Clone)]
 pub struct Desired {
@@ -18,13 +23,21 @@ pub struct Desired {
     pub name: &'static str,
     /// The fields beside the metadata.
     pub content: Value,
+    /// What the object is for, as its annotation says; empty without.
+    pub description: &'static str,
     /// Whether changes by others are undone.
     pub kept: bool,
 }
 
 /// The service account that pods run as when they name none.
 pub fn default_service_account() -> Desired {
-    Desired { resource: ApiResource::typed::<ServiceAccount>(), name: "default", content: json!({}), kept: false }
+    Desired {
+        resource: ApiResource::typed::<ServiceAccount>(),
+        name: "default",
+        content: json!({}),
+        description: "",
+        kept: false,
+    }
 }
 
 /// The CA certificate with which pods verify the API server.
@@ -33,6 +46,7 @@ pub fn root_ca(pem: &str) -> Desired {
         resource: ApiResource::typed::<ConfigMap>(),
         name: "kube-root-ca.crt",
         content: json!({"data": {"ca.crt": pem}}),
+        description: ROOT_CA_DESCRIPTION,
         kept: true,
     }
 }
@@ -89,6 +103,9 @@ impl Controller {
         o.set_gvk(&self.desired.resource.gvk());
         o.set_name(self.desired.name);
         o.set_namespace(&key.name);
+        if !self.desired.description.is_empty() {
+            o.set_annotation(DESCRIPTION, self.desired.description);
+        }
         match known {
             None => match api.create(&WriteOptions::default(), &o).await {
                 Ok(_) => {}
@@ -99,9 +116,15 @@ impl Controller {
             Some(entry) if self.desired.kept => {
                 let mut live: Object = entry.decode()?;
                 let same = o.0.iter().filter(|(k, _)| !matches!(k.as_str(), "metadata" | "kind" | "apiVersion"));
-                if same.clone().any(|(k, v)| live.get(k) != Some(v)) {
+                // Another description than this one may stay.
+                let is_described =
+                    self.desired.description.is_empty() || live.annotation(DESCRIPTION).is_some_and(|d| !d.is_empty());
+                if !is_described || same.clone().any(|(k, v)| live.get(k) != Some(v)) {
                     for (k, v) in same {
                         live.0.insert(k.clone(), v.clone());
+                    }
+                    if !self.desired.description.is_empty() {
+                        live.set_annotation(DESCRIPTION, self.desired.description);
                     }
                     live.set_gvk(&self.desired.resource.gvk());
                     api.update(self.desired.name, &WriteOptions::default(), &live).await?;

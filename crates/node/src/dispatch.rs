@@ -14,7 +14,7 @@ use supervisor::panics::{Panicked, caught, caught_now};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinSet;
 
-use crate::admission::{Admitted, Rejection};
+use crate::admission::{self, Admitted, Rejection};
 use crate::objects::Whole;
 use crate::orphans::remove_orphans;
 use crate::pod::resize::Allocation;
@@ -294,7 +294,7 @@ impl Workers {
                 w.inbox.send_replace(None);
             }
         }
-        let (entry, pod, uid) = (entry?, pod?, uid?);
+        let (pod, uid) = (pod?, uid?);
         self.names.insert(key.clone(), uid.clone());
         // The scheduler reuses the resources of such a pod, although its last containers may still be terminating here.
         if matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")) {
@@ -306,11 +306,11 @@ impl Workers {
         }
         // A pod that an earlier agent admitted counts with the resources allocated to it.
         let allocation = Allocation::of_status(&pod);
-        let json = match allocation.is_desired_by(&pod) {
-            true => Ok(entry.json().into_owned()),
-            false => serde_json::to_vec(&allocation.apply(&pod)),
+        let view = match allocation.is_desired_by(&pod) {
+            true => admission::view(&pod),
+            false => admission::view(&allocation.apply(&pod)),
         };
-        match json.and_then(|json| scheduler::pod::Pod::new(json.into())) {
+        match view {
             Ok(view) => Some(Newcomer { uid, pod, view: Arc::new(view) }),
             Err(error) => {
                 tracing::warn!(%key, %error, "decoding the requests of a pod failed; it is ignored");

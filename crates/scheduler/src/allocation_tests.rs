@@ -21,14 +21,32 @@ fn slice(devices: Value) -> Value {
     json!({"driver": "d.com", "nodeName": "a", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": devices})
 }
 
+/// What is found for claims on a node.
+fn search(all: &Devices, claims: &[Value], until: Option<Instant>) -> Result<Found, AllocationError> {
+    let claim = |c: &Value| entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": c}}));
+    let claims: Vec<Arc<DeviceClaim>> = claims.iter().map(claim).collect();
+    let claims: Vec<&DeviceClaimInfo> = claims.iter().map(|c| &c.view).collect();
+    let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
+    Allocator::new(&Offer::new(all, InUse::default(), until), &node).allocate(&claims)
+}
+
+/// The names of the devices for claims of a pod, or none. Errors in upstream's words.
+fn allocate_all(all: &Devices, claims: &[Value]) -> Result<Option<Vec<Vec<String>>>, String> {
+    let name = |r: &Value| format!("{}={}", text(r, "request"), text(r, "device"));
+    let names = |a: &Value| list(&a["devices"], "results").map(name).collect();
+    match search(all, claims, None) {
+        Ok(Found::Allocations(allocations)) => Ok(Some(allocations.iter().map(names).collect())),
+        Ok(Found::Nothing) => Ok(None),
+        Ok(Found::InvalidPools) => Err("invalid pools".into()),
+        Err(AllocationError::Selector(e)) => Err(e.message("d/c")),
+        Err(AllocationError::Claim { claim, why }) => Err(format!("{claim}{why}")),
+        Err(AllocationError::TimedOut) => Err("timed out".into()),
+    }
+}
+
 /// The names of the devices for a claim, or none.
 fn allocate(all: &Devices, claim: Value) -> Option<Vec<String>> {
-    let claim: Arc<DeviceClaim> = entry(&json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": claim}}));
-    let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let allocations =
-        Allocator::new(&Offer::new(all, InUse::default(), None), &node).allocate(&[&claim.view]).ok()??;
-    let results = allocations[0]["devices"]["results"].as_array().unwrap().clone();
-    Some(results.iter().map(|r| format!("{}={}", text(r, "request"), text(r, "device"))).collect())
+    allocate_all(all, &[claim]).unwrap()?.pop()
 }
 
 fn names(all: &[&str]) -> Option<Vec<String>> {
@@ -152,16 +170,21 @@ fn claims_share_the_capacity_of_a_device() {
     let two = json!({"requests": [wants("a", "3Gi", json!({})), wants("b", "3Gi", json!({}))]});
     assert_eq!(allocate(&all, two.clone()), names(&["a=one", "b=two"]), "both together are too much for the first");
     let shares = json!({"requests": [wants("a", "2Gi", json!({"count": 2}))]});
-    assert_eq!(allocate(&all, shares.clone()), names(&["a=one", "a=one"]), "two shares of one device");
+    assert_eq!(
+        allocate(&all, shares.clone()),
+        names(&["a=one", "a=two"]),
+        "two shares of one request are of two devices"
+    );
+    let of_two = json!({"requests": [wants("a", "2Gi", json!({})), wants("b", "2Gi", json!({}))]});
+    assert_eq!(allocate(&all, of_two), names(&["a=one", "b=one"]));
     let mut apart = shares;
     apart["constraints"] = json!([{"distinctAttribute": "d.com/n"}]);
     assert_eq!(allocate(&all, apart), names(&["a=one", "a=two"]));
     // Without a request the default is used; a device that is not shared must have the capacity.
-    let claim: Arc<DeviceClaim> =
-        entry(&json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}}));
-    let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let offer = Offer::new(&all, InUse::default(), None);
-    let allocated = Allocator::new(&offer, &node).allocate(&[&claim.view]).unwrap().unwrap();
+    let Ok(Found::Allocations(allocated)) = search(&all, &[json!({"requests": [exactly("r", json!({}))]})], None)
+    else {
+        panic!("not found");
+    };
     assert_eq!(allocated[0]["devices"]["results"][0]["consumedCapacity"], json!({"memory": "1Gi"}));
     let plain = json!([{"cel": {"expression": "!device.allowMultipleAllocations"}}]);
     let on_plain =
@@ -236,13 +259,167 @@ fn requests_without_devices_are_not_combined() {
 #[test]
 fn a_search_ends_in_time() {
     let all = devices(&[slice(json!([{"name": "x"}]))]);
-    let claim =
-        json!({"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": {"requests": [exactly("r", json!({}))]}}});
-    let claim: Arc<DeviceClaim> = entry(&claim);
-    let node: Arc<NodeEntry> = entry(&json!({"metadata": {"name": "a"}}));
-    let search =
-        |until| Allocator::new(&Offer::new(&all, InUse::default(), Some(until)), &node).allocate(&[&claim.view]);
+    let within = |until| search(&all, &[json!({"requests": [exactly("r", json!({}))]})], Some(until));
     let now = Instant::now();
-    assert!(matches!(search(now - std::time::Duration::from_secs(1)), Err(AllocationError::TimedOut)));
-    assert!(search(now + std::time::Duration::from_secs(3600)).unwrap().is_some());
+    assert!(matches!(within(now - std::time::Duration::from_secs(1)), Err(AllocationError::TimedOut)));
+    assert!(matches!(within(now + std::time::Duration::from_secs(3600)), Ok(Found::Allocations(_))));
+}
+
+/// A device of the slice `p` with the attribute `n`.
+fn numbered(name: &str, n: i64) -> Value {
+    json!({"name": name, "attributes": {"n": {"int": n}}})
+}
+
+fn selecting(expression: &str) -> Value {
+    json!([{"cel": {"expression": expression}}])
+}
+
+fn is_number(n: i64) -> Value {
+    selecting(&format!(r#"device.attributes["d.com"].n == {n}"#))
+}
+
+#[track_caller]
+fn check(all: &Devices, claims: &[Value], expect: Result<Option<&[&[&str]]>, &str>) {
+    let found = allocate_all(all, claims);
+    let owned = |claims: &[&[&str]]| claims.iter().map(|c| c.iter().map(|n| (*n).to_owned()).collect()).collect();
+    assert_eq!(found, expect.map(|claims| claims.map(owned)).map_err(str::to_owned));
+}
+
+/// The first claim took the only device that the second one could have.
+#[test]
+fn claims_of_a_pod_get_devices_together() {
+    let all = devices(&[slice(json!([numbered("zero", 0), numbered("one", 1)]))]);
+    let any = json!({"requests": [exactly("r", json!({}))]});
+    let zero = json!({"requests": [exactly("r", json!({"selectors": is_number(0)}))]});
+    check(&all, &[any.clone(), zero.clone()], Ok(Some(&[&["r=one"], &["r=zero"]])));
+    check(&all, &[any.clone(), zero.clone(), any.clone()], Ok(None));
+    // Another alternative of the first claim leaves a device for the second.
+    let first = json!({"requests": [{"name": "r", "firstAvailable": [
+        {"name": "both", "deviceClassName": "gpu", "count": 2},
+        {"name": "single", "deviceClassName": "gpu"},
+    ]}]});
+    check(&all, &[first, zero], Ok(Some(&[&["r/single=one"], &["r=zero"]])));
+    // Many claims need no stack.
+    let many: Vec<Value> =
+        (0..5_000).map(|_| json!({"requests": [exactly("r", json!({"adminAccess": true}))]})).collect();
+    assert!(allocate_all(&all, &many).unwrap().is_some());
+}
+
+/// A device whose attributes a selector cannot read failed the pod although it was not tried.
+#[test]
+fn selectors_are_evaluated_for_devices_that_are_tried() {
+    let failed = "claim d/c: selector #0: CEL runtime error: no such key: n";
+    let zero = json!({"requests": [exactly("r", json!({"selectors": is_number(0)}))]});
+    let bare = json!({"name": "bare"});
+    check(&devices(&[slice(json!([numbered("zero", 0), bare]))]), &[zero.clone()], Ok(Some(&[&["r=zero"]])));
+    let mut all = devices(&[slice(json!([bare, numbered("zero", 0)]))]);
+    check(&all, &[zero.clone()], Err(failed));
+    let used = json!({"devices": {"results": [{"request": "r", "driver": "d.com", "pool": "p", "device": "bare"}]}});
+    all.set(DeviceObject::Claim(entry(&json!({"metadata": {"name": "o"}, "status": {"allocation": used}}))));
+    check(&all, &[zero.clone()], Ok(Some(&[&["r=zero"]])));
+    // A taint does not keep it from being evaluated.
+    let tainted = json!({"name": "bare", "taints": [{"key": "k", "effect": "NoSchedule"}]});
+    check(&devices(&[slice(json!([tainted, numbered("zero", 0)]))]), &[zero], Err(failed));
+}
+
+/// Claims for all devices were met with a part of them, or on another node.
+#[test]
+fn all_devices_are_all_or_an_error() {
+    let every = |more: Value| {
+        let mut request = json!({"allocationMode": "All"});
+        request.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        json!({"requests": [exactly("r", request)]})
+    };
+    let two = json!([numbered("zero", 0), numbered("one", 1)]);
+    let mut partial = slice(two.clone());
+    partial["pool"] = json!({"name": "q", "generation": 1, "resourceSliceCount": 2});
+    let updated = "0, request r: asks for all devices, but resource pool d.com/q is currently being updated";
+    let all = devices(&[slice(two.clone()), partial]);
+    check(&all, &[every(json!({}))], Err(updated));
+    check(&all, &[every(json!({"selectors": is_number(0)}))], Err(updated));
+    let all = devices(&[slice(two.clone())]);
+    check(&all, &[every(json!({}))], Ok(Some(&[&["r=zero", "r=one"]])));
+    let mut same = every(json!({}));
+    same["constraints"] = json!([{"matchAttribute": "d.com/n"}]);
+    let violated = "0, request r: cannot add device d.com/p/one because a claim constraint would not be satisfied";
+    check(&all, &[same], Err(violated));
+    check(&all, &[every(json!({"selectors": is_number(7)}))], Ok(None));
+    let mut all = devices(&[slice(
+        json!([numbered("zero", 0), {"name": "tainted", "taints": [{"key": "k", "effect": "NoSchedule"}]}]),
+    )]);
+    check(&all, &[every(json!({}))], Ok(None));
+    let used = json!({"devices": {"results": [{"request": "r", "driver": "d.com", "pool": "p", "device": "zero"}]}});
+    all.set(DeviceObject::Claim(entry(&json!({"metadata": {"name": "o"}, "status": {"allocation": used}}))));
+    check(
+        &all,
+        &[every(json!({"selectors": is_number(0)}))],
+        Err("claim d/c: selector #0: CEL runtime error: no such key: n"),
+    );
+    let many = json!({"requests": [exactly("r", json!({"count": 33}))]});
+    check(&all, &[many], Err("0: number of requested devices 33 exceeds the claim limit of 32"));
+}
+
+/// Claims of one pod could share a device that one of them had for administration only.
+#[test]
+fn administrative_access_takes_the_device_from_other_claims_of_the_pod() {
+    let all = devices(&[slice(json!([{"name": "x"}]))]);
+    let claim = |admin: bool| json!({"requests": [exactly("r", json!({"adminAccess": admin}))]});
+    check(&all, &[claim(true), claim(false)], Ok(None));
+    check(&all, &[claim(false), claim(true)], Ok(Some(&[&["r=x"], &["r=x"]])));
+    let twice =
+        json!({"requests": [exactly("a", json!({"adminAccess": true})), exactly("b", json!({"adminAccess": true}))]});
+    check(&all, &[twice], Ok(None));
+}
+
+/// A device of which several have a share was given several times to one request.
+#[test]
+fn a_request_gets_different_devices() {
+    let shared = |name: &str| json!({"name": name, "allowMultipleAllocations": true});
+    let two = json!({"requests": [exactly("r", json!({"count": 2}))]});
+    check(&devices(&[slice(json!([shared("x")]))]), &[two.clone()], Ok(None));
+    check(
+        &devices(&[slice(json!([shared("x"), shared("y")]))]),
+        &[two.clone(), two],
+        Ok(Some(&[&["r=x", "r=y"], &["r=x", "r=y"]])),
+    );
+}
+
+#[test]
+fn pools_with_binding_conditions_come_last_and_invalid_ones_are_left_out() {
+    let pool = |name: &str, devices: Value| {
+        let mut slice = slice(devices);
+        slice["pool"]["name"] = name.into();
+        slice
+    };
+    let any = json!({"requests": [exactly("r", json!({}))]});
+    let conditional = json!([{"name": "slow", "bindingConditions": ["ready"]}]);
+    let all = devices(&[pool("a", conditional), pool("b", json!([{"name": "fast"}]))]);
+    check(&all, &[any.clone()], Ok(Some(&[&["r=fast"]])));
+    let twins = json!([{"name": "twin"}, {"name": "twin"}]);
+    check(&devices(&[pool("a", twins.clone())]), &[any.clone()], Err("invalid pools"));
+    let all = devices(&[pool("a", twins), pool("b", json!([{"name": "fast"}]))]);
+    check(&all, &[any], Ok(Some(&[&["r=fast"]])));
+}
+
+#[test]
+fn configuration_is_that_of_the_chosen_alternatives() {
+    let mut all = devices(&[slice(json!([{"name": "x"}, {"name": "y"}]))]);
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"config": [{"opaque": {"driver": "d.com"}}]}});
+    all.set(DeviceObject::Class(entry(&class)));
+    let never = selecting("false");
+    let claim = json!({
+        "requests": [exactly("a", json!({})), {"name": "b", "firstAvailable": [
+            {"name": "no", "deviceClassName": "gpu", "selectors": never},
+            {"name": "yes", "deviceClassName": "gpu"},
+        ]}],
+        "config": [{"requests": ["b/no"]}, {"requests": ["b/yes"]}, {"requests": ["b"]}, {}, {"requests": ["other"]}],
+    });
+    let Ok(Found::Allocations(found)) = search(&all, &[claim], None) else { panic!("not found") };
+    let expected = json!([
+        {"source": "FromClass", "requests": ["a", "b/yes"], "opaque": {"driver": "d.com"}},
+        {"source": "FromClaim", "requests": ["b/yes"]},
+        {"source": "FromClaim", "requests": ["b"]},
+        {"source": "FromClaim"},
+    ]);
+    assert_eq!(found[0]["devices"]["config"], expected);
 }

@@ -32,6 +32,8 @@ pub struct NodeInfo {
     pub allocatable: Resources,
     /// Size in bytes of each image, by name.
     pub images: BTreeMap<Box<str>, i64>,
+    /// `status.declaredFeatures`.
+    pub features: Vec<Box<str>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -50,9 +52,11 @@ struct RawSpec {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct RawStatus {
     allocatable: Option<Map<String, Value>>,
+    #[serde(deserialize_with = "or_default")]
+    declared_features: Vec<Box<str>>,
     #[serde(deserialize_with = "or_default")]
     images: Vec<RawImage>,
 }
@@ -72,6 +76,7 @@ impl From<Raw> for NodeInfo {
             unschedulable: r.spec.unschedulable,
             taints: r.spec.taints,
             allocatable: Resources::read(r.status.allocatable.as_ref()),
+            features: r.status.declared_features,
             images: images.flat_map(|i| i.names.into_iter().map(move |n| (n, i.size_bytes))).collect(),
         }
     }

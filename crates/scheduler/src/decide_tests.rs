@@ -161,3 +161,46 @@ fn large_clusters_are_searched_in_part() {
     assert_eq!([50, 100, 1000, 5000, 10_000].map(|n| enough(n, None)), [50, 100, 420, 500, 500]);
     assert_eq!([50, 1000, 5000].map(|n| enough(n, Some(70))), [50, 700, 3500]);
 }
+
+/// The message of a pod that no node fits, as in its status.
+fn refused(c: &Cluster, p: &Pod) -> String {
+    struct Zero;
+    impl meta::Rng for Zero {
+        fn next_u64(&self) -> u64 {
+            0
+        }
+    }
+    let frameworks = crate::frameworks(&Configuration::default(), &Handle::default(), &[]).unwrap();
+    let framework = &frameworks["default-scheduler"];
+    let mut decision = decide(framework, p, c, 0);
+    let context =
+        crate::framework::PostFilterContext { framework, pod: p, cluster: c, decision: &decision, rng: &Zero };
+    decision.post_filter = framework.post_filter(&context).message;
+    decision.message()
+}
+
+/// After a refusal by PreFilter, upstream's plugin for devices finds no state of the pod, or no claims in it.
+#[test]
+fn messages_of_refused_pods_end_as_upstreams() {
+    use crate::devices::DeviceObject;
+    let mut c = Cluster::default();
+    c.set_node(node("a", "1", json!({}), json!([])));
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "missing"}}]);
+    let missing = refused(&c, &pod("p", json!({}), json!({"volumes": volumes})));
+    assert_eq!(missing, "0/1 nodes are available: persistentvolumeclaim \"missing\" not found. not found");
+    let terms = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["zz"]},
+        {"key": "metadata.name", "operator": "In", "values": ["a"]}]}]);
+    let affinity =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+    let elsewhere = refused(&c, &pod("p", json!({}), json!({"affinity": affinity})));
+    assert_eq!(elsewhere, "0/1 nodes are available: pod affinity terms conflict. not found");
+    let request = json!({"name": "r", "firstAvailable": [{"name": "s", "deviceClassName": "nosuch"}]});
+    let claim =
+        json!({"metadata": {"name": "c", "namespace": "d", "uid": "c"}, "spec": {"devices": {"requests": [request]}}});
+    let claim = client::Entry::new(serde_json::to_vec(&claim).unwrap().into()).unwrap();
+    c.devices_mut().set(DeviceObject::Claim(Arc::new(claim)));
+    let claims = json!([{"name": "k", "resourceClaimName": "c"}]);
+    let classless = refused(&c, &pod("p", json!({}), json!({"resourceClaims": claims})));
+    let expected = "0/1 nodes are available: request r/s: device class nosuch does not exist. no new claims to deallocate, preemption: ";
+    assert!(classless.starts_with(expected), "{classless}");
+}

@@ -113,8 +113,6 @@ pub struct Offered<'a> {
     pub driver: &'a str,
     pub pool: &'a str,
     pub name: &'a str,
-    /// Whether all slices of the pool are known.
-    pub complete: bool,
 }
 
 impl<'a> Offered<'a> {
@@ -324,14 +322,18 @@ pub struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    pub fn devices(&self) -> impl Iterator<Item = Offered<'a>> {
-        let count = self.slices.first().and_then(|s| s["pool"]["resourceSliceCount"].as_u64()).unwrap_or(0);
-        let (driver, pool, complete) = (self.driver, self.name, self.slices.len() as u64 == count);
-        self.slices.iter().flat_map(move |slice| {
-            let slice: &'a Value = slice;
+    /// Whether a pool of `count` slices is complete.
+    pub fn is_complete(&self, count: usize) -> bool {
+        self.slices.first().and_then(|s| s["pool"]["resourceSliceCount"].as_u64()) == Some(count as u64)
+    }
+
+    pub fn devices(&self) -> impl Iterator<Item = Offered<'a>> + use<'a> {
+        let (driver, pool) = (self.driver, self.name);
+        let slices = self.slices.clone();
+        slices.into_iter().flat_map(move |slice| {
             slice["devices"].as_array().into_iter().flatten().map(move |device| {
                 let name = device["name"].as_str().unwrap_or_default();
-                Offered { slice, device, driver, pool, name, complete }
+                Offered { slice, device, driver, pool, name }
             })
         })
     }

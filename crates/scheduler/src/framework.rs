@@ -138,6 +138,8 @@ pub enum PostFilter {
     Repair { message: String, write: BoxFuture<'static, Result<(), client::Error>> },
     /// The plugin cannot make the pod fit on any node: a nomination of the pod is void.
     Hopeless(String),
+    /// The plugin failed, and no other one is called. The pod keeps the nomination that it has.
+    Failed(String),
 }
 
 /// Whether a pod may be bound.
@@ -245,6 +247,8 @@ pub enum Read {
     NodeTaints,
     NodeUnschedulable,
     NodeAllocatable,
+    /// The features that nodes declare.
+    NodeFeatures,
     /// Pods that are placed on nodes.
     PlacedPods,
     /// Pods that leave nodes.
@@ -311,6 +315,7 @@ impl<'a> Event<'a> {
                 (old.view.taints != new.view.taints, Read::NodeTaints),
                 (old.view.unschedulable != new.view.unschedulable, Read::NodeUnschedulable),
                 (old.view.allocatable != new.view.allocatable, Read::NodeAllocatable),
+                (old.view.features != new.view.features, Read::NodeFeatures),
             ]),
             Self::PodPlaced(_) => vec![Read::PlacedPods],
             Self::PodChanged { old, new } => changed(&[

@@ -7,6 +7,7 @@ mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
+mod node_declared_features;
 mod node_name;
 mod node_ports;
 mod node_resources_fit;
@@ -75,6 +76,7 @@ pub const DEFAULT: &[&str] = &[
     "NodeResourcesBalancedAllocation",
     "ImageLocality",
     "DefaultBinder",
+    "NodeDeclaredFeatures",
 ];
 
 /// The weight that the default configuration gives a plugin; none for 1.
@@ -116,6 +118,7 @@ pub fn build(name: &str, arguments: &Arguments, handle: &Handle) -> Option<Arc<d
         }
         "ImageLocality" => Arc::new(image_locality::ImageLocality),
         "DefaultBinder" => Arc::new(default_binder::DefaultBinder(handle.client.clone())),
+        "NodeDeclaredFeatures" => Arc::new(node_declared_features::NodeDeclaredFeatures),
         _ => return None,
     })
 }

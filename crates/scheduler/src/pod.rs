@@ -16,6 +16,7 @@ pub type Pod = Entry<PodInfo>;
 /// Default requests of containers without any, so that their pods are spread as well (upstream `GetNonzeroRequests`).
 const DEFAULT_CPU: i64 = 100;
 const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
+const HUGEPAGES: &str = "hugepages-";
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Raw")]
@@ -54,6 +55,8 @@ pub struct Requirements {
     pub tolerations: Vec<Toleration>,
     pub host_ports: Vec<HostPort>,
     pub images: Vec<Box<str>>,
+    /// The features that its node has to declare (upstream `nodedeclaredfeatures`).
+    pub features: Vec<&'static str>,
 }
 
 impl Deref for PodInfo {
@@ -171,6 +174,23 @@ struct RawStatus {
     resource_claim_statuses: Vec<RawDeviceClaim>,
     #[serde(deserialize_with = "or_default")]
     extended_resource_claim_status: RawExtended,
+    #[serde(deserialize_with = "or_default")]
+    container_statuses: Vec<RawContainerStatus>,
+    #[serde(deserialize_with = "or_default")]
+    init_container_statuses: Vec<RawContainerStatus>,
+    /// What the pod as a whole has.
+    resources: Option<RawResources>,
+    /// What the pod as a whole was promised.
+    allocated_resources: Option<Map<String, Value>>,
+}
+
+/// The resources that a container has, and those that it was promised.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawContainerStatus {
+    name: Box<str>,
+    resources: Option<RawResources>,
+    allocated_resources: Option<Map<String, Value>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -214,6 +234,8 @@ struct RawSpec {
     #[serde(deserialize_with = "or_default")]
     init_containers: Vec<RawContainer>,
     overhead: Option<Map<String, Value>>,
+    host_network: bool,
+    host_users: Option<bool>,
     resources: RawResources,
     #[serde(deserialize_with = "or_default")]
     volumes: Vec<RawVolume>,
@@ -252,11 +274,20 @@ struct RawAffinity {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawContainer {
+    name: Box<str>,
     image: Box<str>,
     restart_policy: Box<str>,
     resources: RawResources,
     #[serde(deserialize_with = "or_default")]
     ports: Vec<RawPort>,
+    #[serde(deserialize_with = "or_default")]
+    restart_policy_rules: Vec<RawRule>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawRule {
+    action: Box<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -274,54 +305,138 @@ struct RawPort {
     protocol: Box<str>,
 }
 
-/// The maximum that a pod uses: its containers and sidecars together, or an init container with the sidecars started before
-/// it (upstream `resource.PodRequests`).
-fn total(spec: &RawSpec, amounts: impl Fn(&RawContainer) -> Resources) -> Resources {
-    let mut all = Resources::default();
-    for c in &spec.containers {
-        all.add(&amounts(c));
+type List = Map<String, Value>;
+
+/// The requests of a container, with the names that they contain.
+struct Requests {
+    resources: Resources,
+    has_cpu: bool,
+    has_memory: bool,
+    is_sidecar: bool,
+}
+
+impl Requests {
+    /// The largest of each resource in `lists`.
+    fn largest(lists: &[Option<&List>], is_sidecar: bool) -> Self {
+        let has = |name: &str| lists.iter().flatten().any(|list| list.contains_key(name));
+        let mut resources = Resources::default();
+        lists.iter().for_each(|list| resources.at_least(&Resources::read(*list)));
+        Self { resources, has_cpu: has("cpu"), has_memory: has("memory"), is_sidecar }
     }
-    let mut sidecars = Resources::default();
-    let mut peak = Resources::default();
-    for c in &spec.init_containers {
-        let mut r = amounts(c);
-        if &*c.restart_policy == "Always" {
-            all.add(&r);
-            sidecars.add(&r);
-            r = sidecars.clone();
-        } else {
-            r.add(&sidecars);
-        }
-        peak.at_least(&r);
-    }
-    all.at_least(&peak);
-    // Pod-level requests replace those of the containers.
-    for (name, v) in spec.resources.requests.iter().flatten() {
-        let one = Resources::read(Some(&Map::from_iter([(name.clone(), v.clone())])));
-        match name.as_str() {
-            "cpu" => all.cpu = one.cpu,
-            "memory" => all.memory = one.memory,
-            _ => {}
+
+    /// CPU and memory, with defaults for what is not requested.
+    fn nonzero(&self) -> Resources {
+        Resources {
+            cpu: if self.has_cpu { self.resources.cpu } else { DEFAULT_CPU },
+            memory: if self.has_memory { self.resources.memory } else { DEFAULT_MEMORY },
+            ..Resources::default()
         }
     }
-    all.add(&Resources::read(spec.overhead.as_ref()));
-    all
+}
+
+/// What the status of a pod on a node says about its resources while they are changed.
+struct Resize<'a> {
+    status: &'a RawStatus,
+    /// The node cannot carry out the resize, so the specification does not count.
+    is_infeasible: bool,
+}
+
+impl<'a> Resize<'a> {
+    fn read(status: &'a RawStatus) -> Self {
+        let pending = status.conditions.iter().find(|c| &*c.r#type == "PodResizePending");
+        Self { status, is_infeasible: pending.is_some_and(|c| &*c.reason == "Infeasible") }
+    }
+
+    /// The lists of which the largest amounts count: what is desired, what it has, and what it was promised (upstream
+    /// `determineEffectiveRequests`).
+    fn lists(
+        &self,
+        desired: Option<&'a List>,
+        actual: &'a RawResources,
+        allocated: Option<&'a List>,
+    ) -> [Option<&'a List>; 3] {
+        [desired.filter(|_| !self.is_infeasible), actual.requests.as_ref(), allocated]
+    }
+}
+
+/// The requests of the containers and of the pod as a whole. Without `resize`, those of the specification.
+struct Demand<'a> {
+    containers: Vec<Requests>,
+    init_containers: Vec<Requests>,
+    /// Requests of the pod as a whole.
+    desired: Option<&'a List>,
+    whole: Resources,
+    overhead: Resources,
+}
+
+impl<'a> Demand<'a> {
+    fn read(spec: &'a RawSpec, resize: Option<&Resize<'a>>) -> Self {
+        let requests = |c: &'a RawContainer, is_init: bool| {
+            let desired = c.resources.requests.as_ref();
+            let is_sidecar = is_init && &*c.restart_policy == "Always";
+            let of_status = resize.filter(|_| !is_init || is_sidecar).and_then(|resize| {
+                let status = resize.status;
+                // Names of containers and init containers differ.
+                let mut all = status.init_container_statuses.iter().chain(&status.container_statuses);
+                let own = all.find(|s| s.name == c.name)?;
+                Some(resize.lists(desired, own.resources.as_ref()?, own.allocated_resources.as_ref()))
+            });
+            Requests::largest(&of_status.unwrap_or([desired, None, None]), is_sidecar)
+        };
+        let desired = spec.resources.requests.as_ref();
+        let of_status = resize.and_then(|resize| {
+            let status = resize.status;
+            Some(resize.lists(desired, status.resources.as_ref()?, status.allocated_resources.as_ref()))
+        });
+        Self {
+            containers: spec.containers.iter().map(|c| requests(c, false)).collect(),
+            init_containers: spec.init_containers.iter().map(|c| requests(c, true)).collect(),
+            desired,
+            whole: Requests::largest(&of_status.unwrap_or([desired, None, None]), false).resources,
+            overhead: Resources::read(spec.overhead.as_ref()),
+        }
+    }
+
+    /// The maximum that a pod uses: its containers and sidecars together, or an init container with the sidecars started before
+    /// it (upstream `resource.PodRequests`).
+    fn total(&self, amounts: impl Fn(&Requests) -> Resources) -> Resources {
+        let mut all = Resources::default();
+        for c in &self.containers {
+            all.add(&amounts(c));
+        }
+        let mut sidecars = Resources::default();
+        let mut peak = Resources::default();
+        for c in &self.init_containers {
+            let mut r = amounts(c);
+            if c.is_sidecar {
+                all.add(&r);
+                sidecars.add(&r);
+                r = sidecars.clone();
+            } else {
+                r.add(&sidecars);
+            }
+            peak.at_least(&r);
+        }
+        all.at_least(&peak);
+        // Pod-level requests replace those of the containers.
+        for name in self.desired.iter().flat_map(|list| list.keys()) {
+            if matches!(name.as_str(), "cpu" | "memory") || name.starts_with(HUGEPAGES) {
+                all.set(name, self.whole.get(name));
+            }
+        }
+        all.add(&self.overhead);
+        all
+    }
 }
 
 impl From<Raw> for PodInfo {
     fn from(raw: Raw) -> Self {
         let s = raw.spec;
-        let requests = total(&s, |c| Resources::read(c.resources.requests.as_ref()));
-        let nonzero = total(&s, |c| {
-            let given = c.resources.requests.as_ref();
-            let r = Resources::read(given);
-            let has = |n: &str| given.is_some_and(|m| m.contains_key(n));
-            Resources {
-                cpu: if has("cpu") { r.cpu } else { DEFAULT_CPU },
-                memory: if has("memory") { r.memory } else { DEFAULT_MEMORY },
-                ..Resources::default()
-            }
-        });
+        // Only a pod on a node is resized.
+        let resize = (!s.node_name.is_empty()).then(|| Resize::read(&raw.status));
+        let demand = Demand::read(&s, resize.as_ref());
+        let requests = demand.total(|c| c.resources.clone());
+        let nonzero = demand.total(Requests::nonzero);
         let sidecars = s.init_containers.iter().filter(|c| &*c.restart_policy == "Always");
         let host_ports = s
             .containers
@@ -335,7 +450,14 @@ impl From<Raw> for PodInfo {
                 port: p.host_port,
             })
             .collect();
+        let mut rules = s.containers.iter().chain(&s.init_containers).flat_map(|c| &c.restart_policy_rules);
+        let restarts_all = rules.any(|rule| &*rule.action == "RestartAllContainers");
+        let has_own_users = s.host_network && s.host_users == Some(false);
+        let mut features = Vec::new();
+        features.extend(restarts_all.then_some("RestartAllContainersOnContainerExits"));
+        features.extend(has_own_users.then_some("UserNamespacesHostNetworkSupport"));
         let requirements = Requirements {
+            features,
             affinity: NodeAffinity::read(&s.node_selector, &s.affinity.node_affinity),
             pod_affinity: PodAffinity::read(&s.affinity.pod_affinity, &s.affinity.pod_anti_affinity),
             spread: s.topology_spread_constraints.iter().map(Constraint::read).collect(),
@@ -409,5 +531,57 @@ mod tests {
         .unwrap();
         assert_eq!((p.requests.cpu, p.requests.memory), (1750, 2 << 30));
         assert_eq!(p.nonzero.memory, (2 << 30) + DEFAULT_MEMORY);
+    }
+    #[track_caller]
+    fn cpu(pod: Value, expect: i64) {
+        let p: PodInfo = serde_json::from_value(pod.clone()).unwrap();
+        assert_eq!(p.requests.cpu, expect, "{pod}");
+    }
+
+    /// A node was filled beyond its resources while a pod became smaller, and had no room left for those of a refused resize.
+    #[test]
+    fn a_resized_pod_requests_what_it_has_or_will_have() {
+        let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let pod = |reason: &str, node: &str, status: Value| {
+            let mut status = status;
+            status["conditions"] = json!([{"type": "PodResizePending", "status": "True", "reason": reason}]);
+            json!({"spec": {"nodeName": node, "containers": [{"name": "c", "resources": requests("500m")}],
+                "initContainers": [
+                    {"name": "s", "restartPolicy": "Always", "resources": requests("100m")},
+                    {"name": "i", "resources": requests("100m")},
+                ]}, "status": status})
+        };
+        let statuses = |has: &str, promised: &str| json!({"containerStatuses": [{"name": "c", "resources": requests(has), "allocatedResources": {"cpu": promised}}]});
+        cpu(pod("", "n", json!({})), 600);
+        cpu(pod("Deferred", "n", statuses("2", "1")), 2100);
+        cpu(pod("Deferred", "n", statuses("1", "2")), 2100);
+        cpu(pod("Deferred", "n", statuses("100m", "200m")), 600);
+        cpu(pod("Infeasible", "n", statuses("100m", "200m")), 300);
+        cpu(pod("Infeasible", "", statuses("2", "200m")), 600);
+        cpu(
+            pod("Infeasible", "n", json!({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "2"}}]})),
+            600,
+        );
+        // Sidecars are resized, other init containers are not.
+        let sidecar = json!({"initContainerStatuses": [{"name": "s", "resources": requests("1")}, {"name": "i", "resources": requests("8")}]});
+        cpu(pod("Deferred", "n", sidecar), 1500);
+        // Resources of the pod as a whole.
+        let mut whole = pod("Deferred", "n", json!({"resources": requests("3"), "allocatedResources": {"cpu": "4"}}));
+        whole["spec"]["resources"] = requests("1");
+        cpu(whole.clone(), 4000);
+        whole["status"]["resources"] = Value::Null;
+        cpu(whole, 1000);
+    }
+
+    #[test]
+    fn requests_of_a_pod_as_a_whole_include_huge_pages() {
+        let p: PodInfo = serde_json::from_value(json!({"spec": {
+            "containers": [{"name": "c", "resources": {"requests": {"hugepages-2Mi": "4Mi", "example.com/a": "1"}}}],
+            "resources": {"requests": {"cpu": "1", "hugepages-2Mi": "128Mi", "hugepages-1Gi": "1Gi", "example.com/a": "5"}},
+        }}))
+        .unwrap();
+        let requests = |name: &str| p.requests.get(name);
+        assert_eq!((requests("cpu"), requests("example.com/a")), (1000, 1));
+        assert_eq!((requests("hugepages-2Mi"), requests("hugepages-1Gi")), (128 << 20, 1 << 30));
     }
 }

@@ -149,6 +149,7 @@ impl Framework {
                     return PostFiltered { nomination: Some(nomination), ..PostFiltered::default() };
                 }
                 PostFilter::Candidates(candidates) => return PostFiltered { candidates, ..PostFiltered::default() },
+                PostFilter::Failed(message) => return PostFiltered { message, ..PostFiltered::default() },
                 PostFilter::Refused(reason) => reasons.push(reason),
                 PostFilter::Repair { message, write } => {
                     reasons.push(message);

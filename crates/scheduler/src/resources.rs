@@ -85,6 +85,20 @@ impl Resources {
         self.of(&name.into())
     }
 
+    /// Sets the amount of a resource by its name.
+    pub fn set(&mut self, name: &str, amount: i64) {
+        match name.into() {
+            Resource::Cpu => self.cpu = amount,
+            Resource::Memory => self.memory = amount,
+            Resource::EphemeralStorage => self.ephemeral = amount,
+            Resource::Pods => self.pods = amount,
+            Resource::Extended(_) => match self.extended.binary_search_by(|(n, _)| (**n).cmp(name)) {
+                Ok(i) => self.extended[i].1 = amount,
+                Err(i) => self.extended.insert(i, (name.into(), amount)),
+            },
+        }
+    }
+
     fn combine(&mut self, other: &Self, f: fn(i64, i64) -> i64) {
         self.cpu = f(self.cpu, other.cpu);
         self.memory = f(self.memory, other.memory);

@@ -90,6 +90,14 @@ fn pods() -> u32 {
     110
 }
 
+/// What nodes of Kemudi declare (`status.declaredFeatures`).
+const FEATURES: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
+
 impl NodeSpec {
     /// A node with 8 GiB of memory for 110 pods.
     pub fn new(name: &str, cpu: &str) -> Self {
@@ -146,7 +154,8 @@ impl NodeSpec {
         }
         let mut node = json!({
             "apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name, "labels": self.labels},
-            "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+            "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}],
+                "declaredFeatures": FEATURES},
         });
         if !self.taints.is_empty() {
             node["spec"]["taints"] = serde_json::to_value(&self.taints).unwrap_or_default();

@@ -13,6 +13,7 @@ pub(crate) mod preemption;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use placement::untolerated;
 use scheduler::cluster::{Cluster, NodeEntry};
@@ -24,6 +25,20 @@ use crate::resources::Qos;
 use crate::resources::is_extended;
 use preemption::{Candidate, Need};
 use scheduler::pod::PodInfo;
+
+/// The pod in the scheduler's representation, with the requests of its specification: the node knows itself what a pod has that is
+/// resized, and its status, which the scheduler reads, is from before.
+pub fn view(pod: &Pod) -> serde_json::Result<scheduler::pod::Pod> {
+    let mut pod = pod.clone();
+    if let Some(status) = &mut pod.status {
+        (status.resources, status.allocated_resources) = (None, None);
+        let containers = status.container_statuses.iter_mut().chain(&mut status.init_container_statuses);
+        for c in containers.flatten() {
+            (c.resources, c.allocated_resources) = (None, None);
+        }
+    }
+    scheduler::pod::Pod::new(serde_json::to_vec(&pod)?.into())
+}
 
 /// Why the node rejects a pod: reason and message of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -134,6 +134,17 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
     a.admit(pod("e", 0, json!({})), Qos::BestEffort).unwrap();
 }
 
+/// The scheduler reads from the status what a resized pod has; for the node, that was before the resize.
+#[test]
+fn the_status_does_not_change_the_requests() {
+    let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let status = json!({"name": "c", "resources": requests("2"), "allocatedResources": {"cpu": "2"}, "image": "", "imageID": "", "ready": true, "restartCount": 0});
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": requests("1")}]},
+        "status": {"containerStatuses": [status], "startTime": "2026-01-01T00:00:00Z"}});
+    let view = super::view(&serde_json::from_value(pod).unwrap()).unwrap();
+    assert_eq!((view.view.requests.cpu, view.view.start_time.is_some()), (1000, true));
+}
+
 #[test]
 fn a_resize_waits_for_room() {
     let (a, woken) = admission();

@@ -6,7 +6,7 @@ mod preference;
 mod reserved;
 mod write;
 
-use crate::allocation::{AllocationError, Allocator, Offer, is_usable};
+use crate::allocation::{AllocationError, Allocator, Found, Offer, is_usable};
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::{DeviceClaim, DeviceClaimInfo, Devices};
 use crate::framework::{
@@ -26,6 +26,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const NAME: &str = "DynamicResources";
+const NO_CLAIMS: &str = "no new claims to deallocate";
 
 /// The most pods that may use a claim.
 const MOST_CONSUMERS: usize = 256;
@@ -152,13 +153,16 @@ impl DynamicResources {
             }
             let requests = found.view.devices["requests"].as_array().into_iter().flatten();
             for request in requests.filter(|_| found.view.allocation.is_null()) {
-                let alternatives = request["firstAvailable"].as_array().into_iter().flatten();
-                let exactly = Some(&request["exactly"]).filter(|e| e.is_object());
-                for class in alternatives.chain(exactly).filter_map(|r| r["deviceClassName"].as_str()) {
-                    if devices.class(class).is_none() {
-                        let name = request["name"].as_str().unwrap_or_default();
-                        return Err(format!("request {name}: device class {class} does not exist"));
-                    }
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let name = text(&request["name"]);
+                let sub = |r: &Value| (format!("{name}/{}", text(&r["name"])), text(&r["deviceClassName"]));
+                let mut classes: Vec<(String, String)> =
+                    request["firstAvailable"].as_array().into_iter().flatten().map(sub).collect();
+                if let Some(class) = request["exactly"]["deviceClassName"].as_str() {
+                    classes.push((name.clone(), class.to_owned()));
+                }
+                if let Some((name, class)) = classes.iter().find(|(_, class)| devices.class(class).is_none()) {
+                    return Err(format!("request {name}: device class {class} does not exist"));
                 }
             }
         }
@@ -173,27 +177,32 @@ impl DynamicResources {
             Extended::Stale(_) => return Err(refused("cannot schedule extended resource claim")),
             Extended::Wanted(wanted) => wanted.on_node(check.devices, node).map_err(refused)?.map(Arc::new),
         };
-        if check.claims.iter().any(|c| !c.view.allocation.is_null() && !self.is_available(c, node)) {
-            return Err(refused("resourceclaim not available on the node"));
-        }
         let known = check.claims.iter().map(|c| Claim::Known((*c).clone()));
         let all: Vec<Claim> = known.chain(generated.map(Claim::Generated)).collect();
         let unallocated: Vec<&Claim> = all.iter().filter(|c| c.view().allocation.is_null()).collect();
         let missing: Vec<&DeviceClaimInfo> = unallocated.iter().map(|c| c.view()).collect();
         let mut allocations = Vec::new();
         if !missing.is_empty() {
+            let label = |claim: usize| unallocated.get(claim).map(|c| c.label()).unwrap_or_default();
             let found = Allocator::new(&check.offer, node).allocate(&missing).map_err(|e| {
                 let why = match e {
-                    AllocationError::Selector(e) => {
-                        e.message(&unallocated.get(e.claim).map(|c| c.label()).unwrap_or_default())
-                    }
+                    AllocationError::Selector(e) => e.message(&label(e.claim)),
+                    AllocationError::Claim { claim, why } => format!("claim {}{why}", label(claim)),
                     AllocationError::TimedOut => {
                         format!("node {}: timed out trying to allocate devices", node.meta.name)
                     }
                 };
                 Refusal::error(NAME, why)
             })?;
-            allocations = found.ok_or_else(|| refused("cannot allocate all claims"))?;
+            allocations = match found {
+                Found::Allocations(allocations) => allocations,
+                Found::Nothing => return Err(refused("cannot allocate all claims")),
+                Found::InvalidPools => return Err(refused("invalid resource pools were encountered")),
+            };
+        }
+        // After the search, whose errors and refusals come first upstream.
+        if check.claims.iter().any(|c| !c.view.allocation.is_null() && !self.is_available(c, node)) {
+            return Err(refused("resourceclaim not available on the node"));
         }
         let mut allocations = allocations.into_iter();
         let reserve = |claim: Claim| {
@@ -272,6 +281,16 @@ impl Plugin for DynamicResources {
     }
 
     fn post_filter(&self, context: &PostFilterContext<'_>) -> PostFilter {
+        // Upstream's state of the pod is made by PreFilter: before, the plugin fails; after a refusal of its own, there are no claims.
+        if let Some(refusal) = &context.decision.pod_refusal {
+            if refusal.plugin == NAME {
+                return PostFilter::Refused(NO_CLAIMS.into());
+            }
+            let mut before = context.framework.at(Point::PreFilter).map(|p| p.name()).take_while(|name| *name != NAME);
+            if !refusal.resolvable && before.any(|name| name == refusal.plugin) {
+                return PostFilter::Failed("not found".into());
+            }
+        }
         if let (Some(claim), Some(client)) = (self.replaceable(context.pod, context.cluster), &self.client) {
             let (client, claim) = (client.clone(), claim.clone());
             let write = Box::pin(async move { write::deallocate(&client, &claim).await });
@@ -287,7 +306,7 @@ impl Plugin for DynamicResources {
         }
         let needs_none = context.pod.view.device_claims.is_empty() && matches!(extended, Extended::None);
         let reason = match needs_none {
-            true => "no new claims to deallocate",
+            true => NO_CLAIMS,
             false => "still not schedulable",
         };
         PostFilter::Refused(reason.into())

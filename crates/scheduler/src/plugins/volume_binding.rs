@@ -28,10 +28,29 @@ pub struct Plan {
 struct Reserved {
     /// By UID of the pod.
     plans: HashMap<Arc<str>, Plan>,
-    /// The claims for which volumes are taken, by name of the volume, before the volumes show it.
-    volumes: HashMap<Arc<str>, Arc<Claim>>,
+    /// The volumes that are taken for claims, by name, before they show it.
+    volumes: HashMap<Arc<str>, Taken>,
     /// The nodes that are selected for claims, by UID of the claim, before the claims show it.
     nodes: HashMap<Arc<str>, Arc<str>>,
+}
+
+/// A volume that a pod takes for one of its claims.
+struct Taken {
+    claim: Arc<str>,
+    pod: Arc<str>,
+    /// The resource version of the volume before.
+    version: String,
+}
+
+impl Reserved {
+    /// Whether a volume is taken for another claim: until the pod is bound, and then until the volume is seen to change. What it shows
+    /// decides from then on; it may be free again.
+    fn has(&self, volume: &Volume, claim: &Claim) -> bool {
+        self.volumes.get(&volume.meta.name).is_some_and(|taken| {
+            taken.claim != claim.meta.uid
+                && (self.plans.contains_key(&taken.pod) || taken.version == volume.meta.resource_version)
+        })
+    }
 }
 
 pub struct VolumeBinding {
@@ -168,8 +187,7 @@ impl Check<'_> {
     /// The smallest volume for a claim that the node reaches; the volume that is reserved for it goes before all others.
     fn matching(&self, claim: &Arc<Claim>, node: &NodeEntry, plan: &Plan, reserved: &Reserved) -> Option<&Arc<Volume>> {
         let taken = |v: &Volume| {
-            plan.bindings.iter().any(|(other, _)| other.meta.name == v.meta.name)
-                || reserved.volumes.get(&v.meta.name).is_some_and(|c| c.meta.uid != claim.meta.uid)
+            plan.bindings.iter().any(|(other, _)| other.meta.name == v.meta.name) || reserved.has(v, claim)
         };
         let c = &claim.view;
         let mut best: Option<&Arc<Volume>> = None;
@@ -239,9 +257,15 @@ impl Plugin for VolumeBinding {
         let plan = check.plan(entry).map_err(refused)?;
         let mut reserved = self.reserved.lock();
         // What the objects show needs no reservation any more.
-        reserved.volumes.retain(|name, _| storage.volume(name).is_some_and(|v| v.view.claim.is_none()));
+        let Reserved { plans, volumes, .. } = &mut *reserved;
+        let is_as_before = |name: &str, version: &str| {
+            storage.volume(name).is_some_and(|v| v.view.claim.is_none() && v.meta.resource_version == version)
+        };
+        volumes.retain(|name, t| plans.contains_key(&t.pod) || is_as_before(name, &t.version));
         for (volume, claim) in &plan.bindings {
-            reserved.volumes.insert(volume.meta.name.clone(), claim.clone());
+            let version = volume.meta.resource_version.clone();
+            let taken = Taken { claim: claim.meta.uid.clone(), pod: pod.meta.uid.clone(), version };
+            reserved.volumes.insert(volume.meta.name.clone(), taken);
         }
         for claim in &plan.provisions {
             reserved.nodes.insert(claim.meta.uid.clone(), node.into());
@@ -291,5 +315,55 @@ impl NodeFilter for Check<'_> {
                 Err(Refusal { plugin: NAME, reasons, resolvable: false, is_error: false })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::StorageObject;
+    use serde_json::{Value, json};
+
+    fn entry<V: client::informer::View>(v: &Value) -> Arc<client::Entry<V>> {
+        Arc::new(client::Entry::new(serde_json::to_vec(v).unwrap().into()).unwrap())
+    }
+
+    /// A volume that was released and made available again could not be used by another claim.
+    #[test]
+    fn a_volume_is_taken_until_it_changes() {
+        let mut cluster = Cluster::default();
+        cluster.set_node(entry(&json!({"metadata": {"name": "n"}})));
+        let class = json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"});
+        cluster.storage_mut().set(StorageObject::Class(entry(&class)));
+        let volume = |version: &str| {
+            StorageObject::Volume(entry(&json!({"metadata": {"name": "v", "uid": "v", "resourceVersion": version},
+                "spec": {"storageClassName": "local", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Available"}})))
+        };
+        cluster.storage_mut().set(volume("1"));
+        let mut pod = |name: &str| -> Pod {
+            let spec = json!({"storageClassName": "local", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+            let claim =
+                json!({"metadata": {"name": name, "namespace": "d", "uid": format!("claim-{name}")}, "spec": spec});
+            cluster.storage_mut().set(StorageObject::Claim(entry(&claim)));
+            let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": name}}]);
+            let pod = json!({"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": {"volumes": volumes}});
+            Pod::new(serde_json::to_vec(&pod).unwrap().into()).unwrap()
+        };
+        let (first, second) = (pod("a"), pod("b"));
+        let plugin = VolumeBinding::new(None, Duration::ZERO);
+        plugin.reserve(&first, "n", &cluster).unwrap();
+        let fits = |cluster: &Cluster| {
+            let check = plugin.pre_filter(&second, cluster).unwrap().unwrap();
+            check.check(cluster.node("n").unwrap()).is_ok()
+        };
+        assert!(!fits(&cluster));
+        cluster.storage_mut().set(volume("2"));
+        assert!(!fits(&cluster), "the first pod is still being bound");
+        cluster.storage_mut().set(volume("1"));
+        plugin.post_bind(&first, "n");
+        assert!(!fits(&cluster), "the volume does not show the claim yet");
+        cluster.storage_mut().set(volume("5"));
+        assert!(fits(&cluster), "it was bound, released and made available again");
+        plugin.reserve(&second, "n", &cluster).unwrap();
     }
 }

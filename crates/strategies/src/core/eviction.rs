@@ -158,9 +158,10 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         [] => return Ok(None),
         [one] => encode::decode(one)?,
         _ => {
-            return Err(Status::internal(
-                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-            ));
+            // Without a reason, as upstream.
+            let why =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return Err(Status::new(500, Reason::Unknown, why));
         }
     };
     if !is_ready(pod) {

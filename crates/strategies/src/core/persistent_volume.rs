@@ -9,9 +9,35 @@ use crate::read::{delegated, is_set, items, shown, text};
 use crate::table::Row;
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
+use registry::Env;
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_update(validate_update).with_warnings(warnings))
+    let strategy = Ruled::new(validate).with_cells(cells).with_update(validate_update).with_warnings(warnings);
+    Row::stored(
+        strategy
+            .with_prepare(|env, o| o.set(&TRANSITION, now(env)))
+            .with_prepare_status(|env, o, old| set_transition(o, old, &now(env))),
+    )
+}
+
+fn now(env: Env<'_>) -> String {
+    meta::time::format(env.clock().now())
+}
+
+const PHASE: [&str; 2] = ["status", "phase"];
+/// When the phase changed.
+const TRANSITION: [&str; 2] = ["status", "lastPhaseTransitionTime"];
+
+/// Sets the time of the last change of the phase, unless the client did.
+fn set_transition(o: &mut Object, old: &Object, now: &str) {
+    let (time, before) = (o.str_at(&TRANSITION), old.str_at(&TRANSITION));
+    let value = match o.str_at(&PHASE) == old.str_at(&PHASE) {
+        true => before.filter(|_| time.is_none()),
+        false => (time.is_none() || time == before).then_some(now),
+    };
+    if let Some(value) = value {
+        o.set(&TRANSITION, value.to_owned());
+    }
 }
 
 /// Volume sources in order of validation: upstream validates the first one that is set.
@@ -238,6 +264,24 @@ mod tests {
     use super::*;
     use crate::testing::{check_create, check_update};
     use serde_json::json;
+
+    #[test]
+    fn the_time_of_the_phase_is_that_of_its_change() {
+        let volume = |phase: &str, time: Value| {
+            Object::from_value(json!({"status": {"phase": phase, "lastPhaseTransitionTime": time}})).unwrap()
+        };
+        for (old, new, time, expect) in [
+            ("Bound", "Bound", Value::Null, Some("1")),
+            ("Bound", "Bound", json!("7"), Some("7")),
+            ("Bound", "Released", Value::Null, Some("9")),
+            ("Bound", "Released", json!("1"), Some("9")),
+            ("Bound", "Released", json!("7"), Some("7")),
+        ] {
+            let mut o = volume(new, time);
+            set_transition(&mut o, &volume(old, json!("1")), "9");
+            assert_eq!(o.str_at(&TRANSITION), expect, "{old} {new}");
+        }
+    }
 
     fn volume() -> Value {
         json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"},

@@ -16,7 +16,7 @@ pub fn row(_: &Config) -> Row {
             .with_cells(cells)
             .with_update(validate_update)
             .with_status(validate_status)
-            .with_prepare(same_sources)
+            .with_prepare(|_, o| same_sources(o))
             .with_warnings(warnings),
     )
 }

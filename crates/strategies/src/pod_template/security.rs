@@ -51,7 +51,7 @@ pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         // Upstream reports two of the fields with their Go names.
         for (key, reported) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
             if spec[key] == true {
-                errors.push(FieldError::forbidden(&path.child(reported), "when `pod.Spec.HostUsers` is false"));
+                errors.push(FieldError::forbidden(&path.child(reported), "when `hostUsers` is false"));
             }
         }
     }
@@ -265,8 +265,7 @@ mod tests {
             "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_syncookies", "value": "1"}]},
             "containers": [{"name": "c", "image": "i"}]}});
         let sysctl = "spec.securityContext.sysctls[0].name: Invalid value: \"net.ipv4.tcp_syncookies\": may not be specified when 'hostNetwork' is true";
-        let users =
-            ["hostNetwork", "HostPID"].map(|k| format!("spec.{k}: Forbidden: when `pod.Spec.HostUsers` is false"));
+        let users = ["hostNetwork", "HostPID"].map(|k| format!("spec.{k}: Forbidden: when `hostUsers` is false"));
         let namespaces = format!("spec.{namespaces}");
         let both: [&str; 4] = [&namespaces, sysctl, &users[0], &users[1]];
         crate::testing::check_create(

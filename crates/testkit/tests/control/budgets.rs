@@ -72,6 +72,15 @@ async fn evictions_keep_to_the_budget() {
     p.allows((3, 2, 3, 1)).await;
     p.patch("deployments", "web", json!({"spec": {"replicas": 5}})).await;
     p.allows((5, 3, 5, 2)).await;
+    // Two budgets: an error without a reason.
+    let selector = json!({"matchLabels": {"app": "web"}});
+    let second = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "second", "namespace": "default"},
+        "spec": {"minAvailable": 0, "selector": selector}});
+    p.create("poddisruptionbudgets", second).await;
+    let refused = api.evict(p.list("pods").await[0].name(), &DeleteOptions::default()).await.unwrap_err();
+    let status = refused.status().unwrap();
+    assert_eq!((status.code, status.reason.as_str()), (500, ""));
+    assert!(status.message.starts_with("This pod has more than one PodDisruptionBudget"), "{refused}");
 }
 
 /// Clauses: P16.maxUnavailable, P16.unmanaged-pods

@@ -200,7 +200,9 @@ async fn a_deleted_namespace_deletes_its_content() {
     p.node("n1", "8").await;
     p.create("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
     let maps = p.client.dynamic(p.api("configmaps").resource()).namespace("team");
-    p.until("the root CA", async || maps.get_opt("kube-root-ca.crt").await.unwrap()).await;
+    let root_ca = p.until("the root CA", async || maps.get_opt("kube-root-ca.crt").await.unwrap()).await;
+    let description = root_ca.annotation("kubernetes.io/description").unwrap_or_default();
+    assert!(description.starts_with("Contains a CA bundle"), "{description}");
     p.until("the service account", async || {
         let a = p.cluster.call("GET", "/api/v1/namespaces/team/serviceaccounts/default", Value::Null).await;
         (a.code == 200).then_some(())

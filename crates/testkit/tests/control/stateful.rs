@@ -152,12 +152,14 @@ async fn a_canary_goes_out_and_back() {
         })
         .await;
     assert_eq!(set.int_at(&["status", "updatedReplicas"]), Some(3));
-    let numbers: BTreeMap<String, i64> = p
-        .list("controllerrevisions")
-        .await
-        .iter()
-        .map(|r| (r.name().to_owned(), r.int_at(&["revision"]).unwrap()))
-        .collect();
+    let revisions = p.list("controllerrevisions").await;
+    for r in &revisions {
+        let hash = r.name().trim_start_matches("web-");
+        let labels: BTreeMap<&str, &str> = r.labels().collect();
+        assert_eq!(labels, BTreeMap::from([("app", "web"), ("controller.kubernetes.io/hash", hash)]));
+    }
+    let numbers: BTreeMap<String, i64> =
+        revisions.iter().map(|r| (r.name().to_owned(), r.int_at(&["revision"]).unwrap())).collect();
     assert_eq!((numbers.len(), numbers[&first]), (2, 3));
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Worker;
 use super::observe::Observed;
-use crate::admission::Unfit;
+use crate::admission::{self, Unfit};
 use crate::pod::plan::{Kill, Plan, Sandbox};
 use crate::pod::resize::{
     Allocation, InProgress, Limits, Pending, RETRY, check_usage, lowered, message, restarts, same, settings, widest,
@@ -126,8 +126,7 @@ impl Worker {
             self.resize.pending = None;
             return;
         }
-        let view = serde_json::to_vec(&*self.desired).map(|json| scheduler::pod::Pod::new(json.into()));
-        let Ok(Ok(view)) = view else { return };
+        let Ok(view) = admission::view(&self.desired) else { return };
         let granted = match self.shared.managers.is_fixed(&self.desired) {
             Some(why) => Err(Unfit::Infeasible(why.to_owned())),
             None => self.shared.admission.resize(view.into()),
