@@ -93,6 +93,16 @@ pub(crate) const TTL_DELETION_SECONDS: Row = Row::histogram(
     &[0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2],
     "Seconds from the end of a job's TTL to its deletion.",
 );
+pub(crate) const STATEFULSET_MAX_UNAVAILABLE: Row = Row::gauge(
+    "statefulset_controller_statefulset_max_unavailable",
+    &["statefulset_namespace", "statefulset_name", "pod_management_policy"],
+    "Number of pods of a StatefulSet that may be unavailable during an update.",
+);
+pub(crate) const STATEFULSET_UNAVAILABLE: Row = Row::gauge(
+    "statefulset_controller_statefulset_unavailable_replicas",
+    &["statefulset_namespace", "statefulset_name", "pod_management_policy"],
+    "Number of pods of a StatefulSet that are not available.",
+);
 pub(crate) const DELETION_AGE_RATIO: Row = Row::histogram(
     "replicaset_controller_sorting_deletion_age_ratio",
     &[],
@@ -304,6 +314,8 @@ const ROWS: &[Row] = &[
     JOB_STALE,
     CRONJOB_SKEW,
     TTL_DELETION_SECONDS,
+    STATEFULSET_MAX_UNAVAILABLE,
+    STATEFULSET_UNAVAILABLE,
     DELETION_AGE_RATIO,
     HPA_RECONCILES,
     HPA_SECONDS,

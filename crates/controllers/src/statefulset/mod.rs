@@ -11,6 +11,7 @@ mod status;
 use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
 use crate::history::{self, History, Revisions, revisions};
+use crate::meters;
 use crate::ownership::{Claims, Owners, owner_references};
 use crate::pod_control::{Supply, slow_start};
 use crate::views::{Pod, Selector, pods};
@@ -87,7 +88,14 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let Some(entry) = self.sets.get(&key) else { return Ok(Outcome::Done) };
+        let Some(entry) = self.sets.get(&key) else {
+            for policy in ["OrderedReady", "Parallel"] {
+                for row in [meters::STATEFULSET_MAX_UNAVAILABLE, meters::STATEFULSET_UNAVAILABLE] {
+                    meters::remove(&row, &[&key.namespace, &key.name, policy]);
+                }
+            }
+            return Ok(Outcome::Done);
+        };
         let set = object(&stateful_sets(), &entry)?;
         let selector = LabelSelector::from_value(set.at(&["spec", "selector"]))
             .map_err(|why| Error::Invalid { what: "selector", why })?;
@@ -131,6 +139,12 @@ impl Work<'_> {
         let members = own.iter().map(|p| self.member(p)).collect::<Result<Vec<_>, _>>()?;
         let current = self.current();
         let mut status = status::calculate(&self.set, own, current.name(), self.history.update.name(), now);
+        let policy = if self.spec.parallel { "Parallel" } else { "OrderedReady" };
+        let labels = [self.set.namespace(), self.set.name(), policy];
+        let most = usize::try_from(self.spec.max_unavailable.unwrap_or(1)).unwrap_or(0);
+        meters::set(&meters::STATEFULSET_MAX_UNAVAILABLE, &labels, most);
+        let missing = usize::try_from(self.spec.replicas - status.available).unwrap_or(0);
+        meters::set(&meters::STATEFULSET_UNAVAILABLE, &labels, missing);
         let result = if self.set.is_deleting() {
             Ok((0, None))
         } else {

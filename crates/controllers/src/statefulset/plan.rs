@@ -1,13 +1,14 @@
 //! What a StatefulSet does next (upstream `stateful_set_control.go`). Pure: data to data.
 //!
 //! Invariants: with `OrderedReady` no pod is created or deleted while an earlier one is not available, and a scale-down or an update ends
-//! at most one pod at a time. `maxUnavailable` does not count: its feature (`MaxUnavailableStatefulSet`) is off in v1.36.
+//! at most one pod at a time.
 
 use super::identity;
 use crate::pod_control::BURST;
 use crate::views::PodEntry;
 use jiff::Timestamp;
 use meta::Object;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,24 +25,34 @@ pub struct Spec {
     pub on_delete: bool,
     /// Replicas below keep the current revision in a rolling update.
     pub partition: i64,
+    /// The number of replicas that may be unavailable in a rolling update; none if the set does not specify it.
+    pub max_unavailable: Option<i64>,
 }
 
 impl Spec {
     pub fn read(set: &Object) -> Self {
         let int = |path: &[&str], default| set.int_at(path).unwrap_or(default);
+        let replicas = int(&["spec", "replicas"], 1).max(0);
+        let rolling = |k| ["spec", "updateStrategy", "rollingUpdate", k];
         Self {
             start: int(&["spec", "ordinals", "start"], 0).max(0),
-            replicas: int(&["spec", "replicas"], 1).max(0),
+            replicas,
             min_ready_seconds: int(&["spec", "minReadySeconds"], 0),
             parallel: set.str_at(&["spec", "podManagementPolicy"]) == Some("Parallel"),
             on_delete: set.str_at(&["spec", "updateStrategy", "type"]) == Some("OnDelete"),
-            partition: int(&["spec", "updateStrategy", "rollingUpdate", "partition"], 0),
+            partition: int(&rolling("partition"), 0),
+            max_unavailable: set.at(&rolling("maxUnavailable")).filter(|v| !v.is_null()).map(|v| share(v, replicas)),
         }
     }
 
     pub fn has_ordinal(&self, ordinal: i64) -> bool {
         ordinal >= self.start && ordinal < self.start.saturating_add(self.replicas)
     }
+}
+
+/// A count, or a percentage of `total` rounded down; at least 1.
+fn share(v: &Value, total: i64) -> i64 {
+    crate::views::scaled(v, total, f64::floor).max(1)
 }
 
 /// A pod and what was found out about its identity and claims.
@@ -146,7 +157,7 @@ pub fn plan(spec: &Spec, members: &[Member], blocked: impl Fn(i64) -> bool, upda
         return steps;
     }
     if !spec.on_delete {
-        steps.extend(outdated(spec, &replicas, update, now).map(|m| vec![Action::Update(m.clone())]));
+        steps.extend(updates(spec, &replicas, update, now).into_iter().map(|m| vec![Action::Update(m.clone())]));
     }
     steps.retain(|s| !s.is_empty());
     steps
@@ -169,31 +180,45 @@ fn replica(spec: &Spec, m: &Member, now: Timestamp) -> (Option<Action>, bool) {
     (repair(), false)
 }
 
-/// The pod to end because its template is not the present one.
-fn outdated<'a>(spec: &Spec, replicas: &Replicas<'a>, update: &str, now: Timestamp) -> Option<&'a Member> {
-    let is_outdated = |m: &Member| identity::revision(&m.pod.meta) != update && !m.pod.meta.is_deleting();
+/// The pods to end because their template is not the present one.
+fn updates<'a>(spec: &Spec, replicas: &Replicas<'a>, update: &str, now: Timestamp) -> Vec<&'a Member> {
+    let unavailable = |m: &Member| m.is_unavailable(spec.min_ready_seconds, now);
+    let outdated = |m: &Member| identity::revision(&m.pod.meta) != update && !m.pod.meta.is_deleting();
+    if let Some(max) = spec.max_unavailable {
+        let available = replicas.values().filter(|m| !unavailable(m)).count() as i64;
+        let room = usize::try_from(max - (spec.replicas - available)).unwrap_or(0);
+        return replicas.range(spec.partition..).rev().map(|(_, m)| *m).filter(|m| outdated(m)).take(room).collect();
+    }
     for i in (spec.partition..spec.replicas).rev() {
-        let m = *replicas.get(&i)?;
-        if is_outdated(m) {
-            return Some(m);
+        let Some(m) = replicas.get(&i) else { return Vec::new() };
+        if outdated(m) {
+            return vec![*m];
         }
-        if m.is_unavailable(spec.min_ready_seconds, now) {
-            return None;
+        if unavailable(m) {
+            return Vec::new();
         }
     }
-    None
+    Vec::new()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::history::HASH_LABEL;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
     fn spec() -> Spec {
-        Spec { start: 0, replicas: 3, min_ready_seconds: 0, parallel: false, on_delete: false, partition: 0 }
+        Spec {
+            start: 0,
+            replicas: 3,
+            min_ready_seconds: 0,
+            parallel: false,
+            on_delete: false,
+            partition: 0,
+            max_unavailable: None,
+        }
     }
 
     /// A pod by its ordinal and letters: `r` ready since long ago, `y` ready for a second, `p` pending, `f` failed, `s` succeeded; `d` being deleted, `o` outdated, `x` with
@@ -305,7 +330,7 @@ mod tests {
         assert_eq!(planned(&spec, "0r 1r", &[2]), "");
     }
 
-    /// Clauses: C08.partition, C08.OnDelete, C08.start-ordinal, C08.minReadySeconds
+    /// Clauses: C08.partition, C08.OnDelete, C08.maxUnavailable, C08.start-ordinal, C08.minReadySeconds
     #[test]
     fn update_strategies() {
         let base = spec();
@@ -314,6 +339,10 @@ mod tests {
             (Spec { partition: 2, ..base.clone() }, "0ro 1ro 2r", ""),
             (Spec { partition: 7, ..base.clone() }, "0ro 1ro 2ro", ""),
             (Spec { on_delete: true, ..base.clone() }, "0ro 1ro 2ro", ""),
+            (Spec { max_unavailable: Some(2), ..base.clone() }, "0ro 1ro 2ro", "update 2; update 1"),
+            (Spec { max_unavailable: Some(2), parallel: true, ..base.clone() }, "0ro 1ro 2", "update 1"),
+            (Spec { max_unavailable: Some(2), parallel: true, ..base.clone() }, "0o 1ro 2", ""),
+            (Spec { max_unavailable: Some(3), partition: 1, ..base.clone() }, "0ro 1ro 2ro", "update 2; update 1"),
             (Spec { start: 5, ..base.clone() }, "5r 6r 4r", "create 7"),
             (Spec { start: 5, ..base.clone() }, "5r 6r 7r 4r 8r", "delete 8"),
             (Spec { start: 5, partition: 1, ..base.clone() }, "5ro 6ro 7r", "update 6"),
@@ -333,7 +362,7 @@ mod tests {
     fn huge_sets_are_planned_in_parts() {
         let base = Spec { replicas: i32::MAX.into(), ..spec() };
         assert_eq!(planned(&base, "0r 1r", &[]), "create 2");
-        let parallel = Spec { parallel: true, ..base };
+        let parallel = Spec { parallel: true, max_unavailable: Some(1), ..base };
         let steps = planned(&parallel, "0ro 2rx", &[1]);
         assert!(steps.starts_with("repair 2,create 3,create 4,"), "{steps:.80}");
         assert_eq!(steps.matches("create").count(), BURST);
@@ -347,6 +376,8 @@ mod tests {
             |v: Value| json!({"replicas": 10, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": v}});
         assert_eq!(read(json!({})).replicas, 1);
         assert_eq!(read(rolling(json!({"partition": 3}))).partition, 3);
+        assert_eq!(read(rolling(json!({"maxUnavailable": "25%"}))).max_unavailable, Some(2), "rounded down");
+        assert_eq!(read(rolling(json!({"maxUnavailable": "1%"}))).max_unavailable, Some(1), "at least one");
         assert!(read(json!({"ordinals": {"start": 4}, "replicas": 2})).has_ordinal(5));
         assert!(!read(json!({"ordinals": {"start": 4}, "replicas": 2})).has_ordinal(6));
         assert!(read(json!({"updateStrategy": {"type": "OnDelete"}})).on_delete);

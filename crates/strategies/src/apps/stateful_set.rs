@@ -22,8 +22,6 @@ fn workload() -> Workload {
         selector_is_immutable: false,
         empty_status: || json!({"replicas": 0, "availableReplicas": 0}),
         default,
-        prepare_for_create: |o| drop_disabled_fields(o, None),
-        prepare_for_update: |o, old| drop_disabled_fields(o, Some(old)),
         validate,
         since: validate_since,
         update: validate_update,
@@ -64,15 +62,6 @@ fn default(o: &mut Object) {
         c["kind"] = "PersistentVolumeClaim".into();
     }
     o.set(&["spec", "volumeClaimTemplates"], claims);
-}
-
-/// Removes `maxUnavailable`, whose feature (`MaxUnavailableStatefulSet`) is off, unless the old object has it.
-fn drop_disabled_fields(o: &mut Object, old: Option<&Object>) {
-    const MAX_UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
-    let in_use = old.and_then(|old| old.at(&MAX_UNAVAILABLE)).is_some_and(|v| !v.is_null());
-    if !in_use {
-        o.remove(&MAX_UNAVAILABLE);
-    }
 }
 
 fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
@@ -181,21 +170,6 @@ mod tests {
             &base,
             &[("/spec/replicas", json!(2), &[]), ("/spec/serviceName", json!("B"), &[forbidden])],
         );
-    }
-
-    #[test]
-    fn max_unavailable_is_dropped_unless_it_is_in_use() {
-        let set = |rolling: Value| {
-            let mut set = base("StatefulSet");
-            set["spec"]["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": rolling});
-            Object::from_value(set).unwrap()
-        };
-        let (with, without) = (set(json!({"partition": 0, "maxUnavailable": 2})), set(json!({"partition": 0})));
-        for (old, expected) in [(None, &without), (Some(&without), &without), (Some(&with), &with)] {
-            let mut new = with.clone();
-            drop_disabled_fields(&mut new, old);
-            assert_eq!(new, *expected);
-        }
     }
 
     #[test]

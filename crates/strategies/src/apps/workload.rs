@@ -18,7 +18,6 @@ pub struct Workload {
     pub empty_status: fn() -> Value,
     pub counts: &'static Counts,
     pub default: fn(&mut Object),
-    pub prepare_for_create: fn(&mut Object),
     pub prepare_for_update: fn(&mut Object, &Object),
     /// Validates the spec.
     pub validate: fn(&Value, &FieldPath, &mut ErrorList),
@@ -38,7 +37,6 @@ impl Workload {
             empty_status: || json!({"replicas": 0}),
             counts,
             default: |_| {},
-            prepare_for_create: |_| {},
             prepare_for_update: |_, _| {},
             validate: |_, _, _| {},
             since: |_, _, _| {},
@@ -60,7 +58,6 @@ impl CreateStrategy for Workload {
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
         o.set(&["status"], (self.empty_status)());
-        (self.prepare_for_create)(o);
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
