@@ -1,6 +1,11 @@
 //! The options of writes, from query parameters and `DeleteOptions`.
 
-use meta::Object;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
+
+const POLICIES: [&str; 3] = ["Foreground", "Background", "Orphan"];
+/// The policies in errors, with the name that upstream gives to none.
+const LISTED_POLICIES: [&str; 4] = ["Foreground", "Background", "Orphan", "nil"];
 
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
@@ -56,10 +61,29 @@ pub struct DeleteOptions {
 }
 
 impl DeleteOptions {
+    /// Validates options as they were sent.
+    pub fn check(o: &Object) -> Result<(), Status> {
+        let mut errors = ErrorList::new();
+        let policy = o.get("propagationPolicy").filter(|v| !v.is_null());
+        let at = FieldPath::new("propagationPolicy");
+        if let Some(p) = policy.filter(|_| o.get("orphanDependents").is_some_and(|v| !v.is_null())) {
+            errors.push(FieldError::invalid(&at, p, "orphanDependents and deletionPropagation cannot be both set"));
+        }
+        if let Some(p) = policy.and_then(Value::as_str).filter(|p| !POLICIES.contains(p)) {
+            errors.push(FieldError::not_supported(&at, p, &LISTED_POLICIES));
+        }
+        let dry = o.get("dryRun").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        if dry.iter().any(|d| d != "All") {
+            errors.push(FieldError::not_supported(&FieldPath::new("dryRun"), dry, &["All"]));
+        }
+        let kind = GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() };
+        if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&kind, "", &errors)) }
+    }
+
     /// Reads `kind: DeleteOptions`. Leaves unknown values to the caller's validation.
     pub fn from_object(o: &Object) -> Self {
         let text = |path: &[&str]| o.str_at(path).map(str::to_owned);
-        let orphan = o.get("orphanDependents").and_then(meta::Value::as_bool);
+        let orphan = o.get("orphanDependents").and_then(Value::as_bool);
         let propagation = match (o.str_at(&["propagationPolicy"]), orphan) {
             (Some("Orphan"), _) | (None, Some(true)) => Some(Propagation::Orphan),
             (Some("Background"), _) | (None, Some(false)) => Some(Propagation::Background),
@@ -67,7 +91,7 @@ impl DeleteOptions {
             _ => None,
         };
         Self {
-            dry_run: o.get("dryRun").and_then(meta::Value::as_array).is_some_and(|a| a.iter().any(|v| v == "All")),
+            dry_run: o.get("dryRun").and_then(Value::as_array).is_some_and(|a| a.iter().any(|v| v == "All")),
             grace_period_seconds: o.int_at(&["gracePeriodSeconds"]),
             preconditions: Preconditions {
                 uid: text(&["preconditions", "uid"]),

@@ -174,7 +174,7 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
             schema::typed(&mut value, schema).map_err(|e| Status::bad_request(e.to_string()))?;
         }
         let object = Object::from_value(value).ok_or_else(|| Status::bad_request("the options are no object"))?;
-        check(&object)?;
+        DeleteOptions::check(&object)?;
         options = DeleteOptions::from_object(&object);
     }
     query(&call.query, &mut options)?;
@@ -204,31 +204,7 @@ fn alone(o: &DeleteOptions) -> Result<(), Status> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&group_kind(), "", &errors)) }
 }
 
-fn check(o: &Object) -> Result<(), Status> {
-    let mut errors = Vec::new();
-    let policy = o.get("propagationPolicy").filter(|v| !v.is_null());
-    if policy.is_some() && o.get("orphanDependents").is_some_and(|v| !v.is_null()) {
-        let why = "orphanDependents and deletionPropagation cannot be both set";
-        errors.push(FieldError::invalid(
-            &FieldPath::new("propagationPolicy"),
-            policy.cloned().unwrap_or_default(),
-            why,
-        ));
-    }
-    if let Some(p) = policy.and_then(Value::as_str).filter(|p| !POLICIES.contains(p)) {
-        errors.push(FieldError::not_supported(&FieldPath::new("propagationPolicy"), p, &POLICIES));
-    }
-    let dry = o.get("dryRun").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    for d in dry.filter(|d| *d != "All") {
-        errors.push(FieldError::not_supported(&FieldPath::new("dryRun"), d, &["All"]));
-    }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(Status::invalid(&group_kind(), "", &errors))
-}
-
-const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
+const POLICIES: [&str; 4] = ["Foreground", "Background", "Orphan", "nil"];
 
 fn group_kind() -> GroupKind {
     GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() }

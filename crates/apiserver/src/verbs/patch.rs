@@ -58,7 +58,6 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     }
     let options = write_options(call)?;
     let sent = read(call, &request)?;
-    let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>, _: &_| {
         let Some(live) = live else {
             return Err(Status::not_found(&request.group_resource(), &request.name));
@@ -131,8 +130,12 @@ pub(super) struct Applied<'a> {
     pub force: Force,
 }
 
-/// Decodes an applied configuration and its options.
-pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOptions, Applied<'a>), Status> {
+/// Decodes an applied configuration of a kind, and its options.
+pub(super) fn applied<'a>(
+    call: &'a Call,
+    request: &Request,
+    kind: &Gvk,
+) -> Result<(WriteOptions, Applied<'a>), Status> {
     let options = write_options(call)?.untracked();
     let manager = call.query.get("fieldManager");
     if manager.is_empty() {
@@ -152,6 +155,12 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
     }
     let Value::Object(map) = sent.value else { return Err(Status::bad_request("the configuration is no object")) };
     let configuration = Object(map);
+    let sent = (configuration.api_version(), configuration.kind());
+    if sent != (&*kind.api_version(), &*kind.kind) {
+        // Go's form of a kind has a slash also for the core group.
+        let slash = if sent.0.contains('/') { "" } else { "/" };
+        return Err(Status::bad_request(format!("invalid object type: {slash}{}, Kind={}", sent.0, sent.1)));
+    }
     if configuration.metadata().and_then(|m| m.get("name")).is_some_and(|n| *n != *request.name) {
         let why = format!(
             "the name of the object ({}) does not match the name on the URL ({})",
@@ -165,7 +174,8 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
 
 /// Server-side apply: creates or merges the object, and tracks field managers.
 async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
-    let (options, Applied { configuration, manager, force }) = applied(call, &request)?;
+    let kind = request.resource.kind.gvk();
+    let (options, Applied { configuration, manager, force }) = applied(call, &request, &kind)?;
     if call.target.subresource.is_empty() {
         authorize_create(server, call).await?;
     }
@@ -180,7 +190,9 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         };
         let mut object = to_typed(call, &request, &kind, merged.0, Vec::new())?;
         if object.name().is_empty() {
-            object.set_name(&request.name);
+            let name = &request.name;
+            let why = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+            return Err(Status::bad_request(why));
         }
         take_namespace(&request, &mut object)?;
         Ok(match live {

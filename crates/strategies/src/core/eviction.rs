@@ -34,7 +34,10 @@ impl Function for Eviction {
     ) -> Result<Object, Status> {
         let pod_request = subresource(request, "");
         let mut options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
-            Some(o) => DeleteOptions::from_object(&o),
+            Some(o) => {
+                DeleteOptions::check(&o)?;
+                DeleteOptions::from_object(&o)
+            }
             None => DeleteOptions::default(),
         };
         options.dry_run |= write.dry_run;

@@ -125,7 +125,7 @@ async fn patches_of_a_scale_are_read_as_strictly() {
             400,
             "failed to create typed patch object (default/d; autoscaling/v1, Kind=Scale): .spec.bogus: field not declared in schema",
         ),
-        (apply("apps/v1", "replicas"), 400, "Incorrect version specified in apply patch"),
+        (apply("apps/v1", "replicas"), 400, "invalid object type: apps/v1, Kind=Scale"),
         (apply("autoscaling/v1", "replicas"), 200, ""),
     ] {
         let path = format!("{scale}&force=true");
