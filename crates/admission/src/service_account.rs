@@ -2,7 +2,7 @@
 
 use crate::mirror_pod::{is_mirror, referenced, uses_token};
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
-use meta::{Object, Status, Value};
+use meta::{Object, Status, Value, names};
 use serde_json::json;
 
 pub struct ServiceAccount;
@@ -29,6 +29,15 @@ impl Plugin for ServiceAccount {
             object.set(&["spec", "serviceAccount"], DEFAULT);
         }
         let name = object.str_at(&["spec", "serviceAccountName"]).unwrap_or_default().to_owned();
+        let bad = names::path_segment(&name);
+        if !bad.is_empty() {
+            let account = format!("{}/{name}", review.namespace);
+            let why = format!(
+                "error looking up service account {account}: invalid resource name {name:?}: [{}]",
+                bad.join(" ")
+            );
+            return Err(review.forbidden(&why));
+        }
         let Some(account) = review.lookup.get("", "serviceaccounts", review.namespace, &name)? else {
             let why = format!(
                 "error looking up service account {}/{name}: serviceaccount {name:?} not found",

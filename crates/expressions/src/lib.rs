@@ -33,27 +33,36 @@ pub enum ExpectedType {
     Patches,
 }
 
-/// Compiles an expression. Errors with upstream's message.
+/// Compiles an expression, whose type must be known: `dyn` is not the expected type. Errors with upstream's message.
 pub fn compile(env: &Env, text: &str, expected: ExpectedType) -> Result<(Program, Type), String> {
     let c = env.compile(text).map_err(|e| format!("compilation failed: {e}"))?;
     let is_object = |t: &Type, name: &str| matches!(t, Type::Object(o) if o.name == name);
     let (fits, name) = match expected {
         ExpectedType::Any => (true, ""),
-        ExpectedType::Bool => (matches!(c.ty, Type::Bool | Type::Dyn), "bool"),
-        ExpectedType::Text => (matches!(c.ty, Type::String | Type::Dyn), "string"),
-        ExpectedType::TextOrNull => (matches!(c.ty, Type::String | Type::Null | Type::Dyn), "string or null_type"),
-        ExpectedType::Object => (is_object(&c.ty, "Object") || c.ty.is_dyn(), "Object"),
+        ExpectedType::Bool => (matches!(c.ty, Type::Bool), "bool"),
+        ExpectedType::Text => (matches!(c.ty, Type::String), "string"),
+        ExpectedType::TextOrNull => (matches!(c.ty, Type::String | Type::Null), "one of [string null_type]"),
+        ExpectedType::Object => (is_object(&c.ty, "Object"), "Object"),
         ExpectedType::Patches => {
-            let well = match &c.ty {
-                Type::List(items) => is_object(&items.ty, "JSONPatch") || items.ty.is_dyn(),
-                t => t.is_dyn(),
-            };
+            let well = matches!(&c.ty, Type::List(items) if is_object(&items.ty, "JSONPatch"));
             (well, "list(JSONPatch)")
         }
     };
     match fits {
         true => Ok((c.program, c.ty)),
-        false if expected == ExpectedType::TextOrNull => Err("must evaluate to one of [string null_type]".into()),
-        false => Err(format!("must evaluate to {name}")),
+        false => Err(format!("must evaluate to {name} but got {}", runtime_name(&c.ty))),
+    }
+}
+
+/// The name of a type at runtime, which differs from that in errors of the type check for some.
+fn runtime_name(ty: &Type) -> String {
+    match ty {
+        Type::Null => "null_type".into(),
+        Type::Timestamp => "google.protobuf.Timestamp".into(),
+        Type::Duration => "google.protobuf.Duration".into(),
+        Type::List(of) => format!("list({})", runtime_name(&of.ty)),
+        Type::Map(k, v) => format!("map({}, {})", runtime_name(&k.ty), runtime_name(&v.ty)),
+        Type::Optional(of) => format!("optional_type({})", runtime_name(&of.ty)),
+        ty => ty.to_string(),
     }
 }

@@ -155,7 +155,6 @@ fn check(r: &Requirement) -> Result<(), String> {
                 return Err(FieldError::invalid(&path.child("values").index(i), v.as_str(), why).to_string());
             }
         }
-        return Ok(());
     }
     for (i, v) in r.values.iter().enumerate() {
         let bad = names::label_value(v);

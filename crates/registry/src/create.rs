@@ -159,6 +159,9 @@ fn validate_new(env: Env<'_>, request: &Request, object: &Object, empties: &sche
         let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
         schema::rules::arrange(&mut errors, found, &row.kind.schema);
         strategy.examine(env, object, None, &mut errors);
+        if errors.is_empty() {
+            metadata::validate_segments(object, &mut errors);
+        }
         errors
     });
     if !errors.is_empty() {

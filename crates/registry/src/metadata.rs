@@ -42,6 +42,16 @@ pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
     common(object, labels, &path, errors);
 }
 
+/// Checks that the name is one segment of a path, whatever the rule of the kind.
+pub fn validate_segments(object: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("metadata");
+    let (generate, name) = (object.generate_name(), object.name());
+    let of_prefix = NameRule::PathSegment.check_prefix(generate).into_iter().filter(|_| !generate.is_empty());
+    errors.extend(of_prefix.map(|m| FieldError::invalid(&at.child("generateName"), generate, m)));
+    let of_name = NameRule::PathSegment.check(name).into_iter();
+    errors.extend(of_name.map(|m| FieldError::invalid(&at.child("name"), name, m)));
+}
+
 /// Validates the metadata of an embedded object, which may be unnamed and of any kind.
 pub fn embedded(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     let generate = object.generate_name();

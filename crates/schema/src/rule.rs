@@ -84,6 +84,8 @@ pub enum Rule {
     UniqueItems(Str),
     /// At most this number of items.
     MaxItems(usize),
+    /// The same; the items of a longer list are not validated.
+    AtMost(usize),
     /// At most this number of bytes.
     MaxLength(usize),
     /// May not change.
@@ -104,6 +106,14 @@ impl Rule {
         match self {
             Self::Frozen(why) if why.is_empty() => Some("field is immutable"),
             Self::Frozen(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The maximum number of items of a list whose items are not validated if there are more.
+    pub fn at_most(&self) -> Option<usize> {
+        match self {
+            Self::AtMost(most) => Some(*most),
             _ => None,
         }
     }
@@ -172,6 +182,7 @@ impl FromStr for Rule {
             "not-negative" => Self::NotNegative,
             "unique" => Self::Unique(Some(value).filter(|v| !v.is_empty()).map(Into::into)),
             "max-items" => Self::MaxItems(number()?.unsigned_abs() as usize),
+            "at-most" => Self::AtMost(number()?.unsigned_abs() as usize),
             "max-length" => Self::MaxLength(number()?.unsigned_abs() as usize),
             "immutable" => Self::Immutable,
             "off" => Self::Off(Some(value).filter(|v| !v.is_empty()).map(Into::into)),

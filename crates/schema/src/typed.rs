@@ -335,7 +335,8 @@ impl<'a> Walk<'a> {
             Type::Time | Type::MicroTime => {
                 let Value::String(s) = v else { return Err(self.cannot(v, Type::String, "string")) };
                 let micro = schema.ty == Type::MicroTime;
-                let t = meta::time::parse(s).ok_or_else(|| self.bad(wrong::time(s, micro)))?;
+                let t = meta::time::parse(s).filter(|_| !micro || wrong::has_six_digits(s));
+                let t = t.ok_or_else(|| self.bad(wrong::time(s, micro)))?;
                 *s = if micro { meta::time::format_micro(t) } else { meta::time::format(t) };
                 true
             }

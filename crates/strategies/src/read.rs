@@ -23,9 +23,19 @@ pub fn is_set(v: &Value, key: &str) -> bool {
     !v[key].is_null()
 }
 
+/// Whether a field is set, also to an empty list or map, which typed reading removes. `path` is that of `v`.
+pub fn is_sent(v: &Value, key: &str, path: &FieldPath) -> bool {
+    is_set(v, key) || !schema::sent::at(&path.child(key).to_string()).is_null()
+}
+
 /// Formats a value of an API type for an error, as Go prints the server's internal struct. `path` is where it was sent.
 pub fn shown(v: &Value, definition: &str, path: &FieldPath) -> BadValue {
     BadValue::formatted(&formatted(v, definition, path))
+}
+
+/// Like [`shown`], for a label selector, whose fields are in the order of the type.
+pub fn shown_selector(v: &Value, path: &FieldPath) -> BadValue {
+    shown(v, "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector", path)
 }
 
 /// Like [`shown`], for a list.

@@ -10,6 +10,10 @@ use registry::{Backend, Request};
 
 pub async fn get(server: &Server, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
     let row = &request.resource;
+    if call.query.is_true("export") {
+        let why = "the export parameter, deprecated since v1.14, is no longer supported";
+        return Err(Status::bad_request(why));
+    }
     super::list::check_revision(call)?;
     if matches!(row.backend, Backend::Stored { .. }) {
         server.registry.check_not_older(call.query.get("resourceVersion"))?;

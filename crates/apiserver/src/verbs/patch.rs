@@ -167,8 +167,12 @@ pub(super) struct Applied<'a> {
     pub force: Force,
 }
 
-/// Decodes an applied configuration and its options.
-pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOptions, Applied<'a>), Status> {
+/// Decodes an applied configuration of a kind, and its options.
+pub(super) fn applied<'a>(
+    call: &'a Call,
+    request: &Request,
+    kind: &Gvk,
+) -> Result<(WriteOptions, Applied<'a>), Status> {
     let options = write_options(call)?.untracked();
     let manager = call.query.get("fieldManager");
     let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
@@ -183,10 +187,8 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
     }
     let Value::Object(map) = sent.value else { return Err(Status::bad_request("the configuration is no object")) };
     let configuration = Object(map);
-    let accepted = request.resource.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
-    let want = accepted.unwrap_or_else(|| request.resource.kind.gvk());
     let have = gvk(&configuration.0);
-    if have != want {
+    if have != *kind {
         return Err(Status::bad_request(format!("invalid object type: {}", as_go(&have))));
     }
     if configuration.metadata().and_then(|m| m.get("name")).is_some_and(|n| *n != *request.name) {
@@ -202,11 +204,11 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
 
 /// Server-side apply: creates or merges the object, and tracks field managers.
 async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
-    let (options, Applied { configuration, manager, force }) = applied(call, &request)?;
+    let kind = request.resource.kind.gvk();
+    let (options, Applied { configuration, manager, force }) = applied(call, &request, &kind)?;
     if call.target.subresource.is_empty() {
         authorize_create(server, call).await?;
     }
-    let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>, conversions: &Conversions| {
         if live.is_none() && !request.subresource.is_empty() {
             return Err(Status::not_found(&request.group_resource(), &request.name));

@@ -133,7 +133,7 @@ fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
 /// Server-side apply of a Scale: applies a configuration of the object with only its replicas; the managed fields
 /// entry has the subresource.
 async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scale) -> Result<Response<Body>, Status> {
-    let (options, applied) = patch::applied(call, &request)?;
+    let (options, applied) = patch::applied(call, &request, &kind())?;
     let schema = schema_of_scale()?;
     merge::managed::check(&applied.configuration, &kind().api_version(), schema).map_err(|e| e.status())?;
     let mut scale = applied.configuration.into_value();

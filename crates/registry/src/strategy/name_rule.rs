@@ -14,6 +14,8 @@ pub enum NameRule {
     PathSegment,
     /// An IP address in its canonical form.
     IpAddress,
+    /// No rule of the kind: the name is a [`Self::PathSegment`], as all names, which is validated once the object has no other errors.
+    Unchecked,
 }
 
 impl NameRule {
@@ -25,6 +27,7 @@ impl NameRule {
             Self::Dns1035Label => names::dns_1035_label(name),
             Self::PathSegment => names::path_segment(name),
             Self::IpAddress => schema::rules::canonical_ip(name).into_iter().collect(),
+            Self::Unchecked => Vec::new(),
         }
     }
 

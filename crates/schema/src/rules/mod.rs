@@ -54,6 +54,12 @@ fn field(v: Option<&Value>, f: &Field, parent: &FieldPath, errors: &mut ErrorLis
         return;
     }
     let at = parent.child(&f.name);
+    if let (Some(Value::Array(a)), Some(most)) = (v, f.rules.iter().find_map(Rule::at_most))
+        && a.len() > most
+    {
+        errors.push(FieldError::too_many(&at, a.len(), most));
+        return;
+    }
     check(v, f, &at, errors);
     if let Some(v) = v.filter(|_| deeper) {
         descend(v, &f.schema, &at, errors);
@@ -130,6 +136,7 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
                     errors.push(FieldError::too_many(path, a.len(), *max));
                 }
             }
+            (Rule::AtMost(_), Some(Value::Array(_))) => {}
             (Rule::Listed(values), Some(Value::Array(a))) => {
                 let all = f.schema.items.as_deref().map(|s| &s.enum_values).unwrap_or(&f.schema.enum_values);
                 for v in a.iter().filter_map(Value::as_str) {
@@ -262,6 +269,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         | Rule::Even(_)
         | Rule::Listed(_)
         | Rule::MaxItems(_)
+        | Rule::AtMost(_)
         | Rule::Immutable
         | Rule::Delegated
         | Rule::Off(_)

@@ -194,6 +194,12 @@ pub fn illegal(text: &[u8]) -> usize {
     }
 }
 
+/// Whether the seconds of a time in RFC 3339 have a fraction of six digits, which Go requires of a `MicroTime`.
+pub(super) fn has_six_digits(time: &str) -> bool {
+    let fraction = time.get("2006-01-02T15:04:05.".len()..).unwrap_or_default();
+    fraction.bytes().take_while(u8::is_ascii_digit).count() == 6
+}
+
 /// The error of Go's time parser.
 pub fn time(text: &str, micro: bool) -> String {
     let fraction = if micro { ".000000" } else { "" };
@@ -229,7 +235,8 @@ pub fn time(text: &str, micro: bool) -> String {
     if micro && digits < 6 {
         return stuck(rest, fraction);
     }
-    rest = if digits > 0 { &rest[digits + 1..] } else { rest };
+    let read = if micro { 6 } else { digits };
+    rest = if digits > 0 { &rest[read + 1..] } else { rest };
     let zone = match rest.as_bytes() {
         [b'Z', ..] => 1,
         [b'+' | b'-', a, b, b':', c, d, ..] if [a, b, c, d].iter().all(|b| b.is_ascii_digit()) => 6,
@@ -257,6 +264,21 @@ mod tests {
         for (text, want) in cases {
             assert_eq!(time(text, false), want);
         }
+    }
+
+    #[test]
+    fn micro_times_have_six_digits() {
+        let micro = "2006-01-02T15:04:05.000000Z07:00";
+        let stuck = |text: &str, rest: &str, at: &str| {
+            assert!(!has_six_digits(text), "{text}");
+            let want = format!("parsing time {text:?} as {micro:?}: cannot parse {rest:?} as {at:?}");
+            assert_eq!(time(text, true), want);
+        };
+        stuck("2026-01-01T00:00:00Z", "Z", ".000000");
+        stuck("2026-01-01T00:00:00+01:00", "+01:00", ".000000");
+        stuck("2026-01-01T00:00:00.12345Z", ".12345Z", ".000000");
+        stuck("2026-01-01T00:00:00.1234567Z", "7Z", "Z07:00");
+        assert!(has_six_digits("2026-01-01T00:00:00.123456+01:00"));
     }
 
     #[test]

@@ -88,18 +88,22 @@ fn url(text: &str, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 fn service_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
+    if matches!(path, "" | "/") {
+        return;
+    }
     if path == "//" {
         errors.push(FieldError::invalid(at, path, "segment[0] may not be empty"));
         return;
     }
-    if !path.starts_with('/') && !path.is_empty() {
+    if !path.starts_with('/') {
         errors.push(FieldError::invalid(at, path, "must start with a '/'"));
     }
+    // Upstream skips the first character, also if it is no slash.
     let mut inner = path.chars();
     inner.next();
     let inner = inner.as_str();
     let inner = inner.strip_suffix('/').unwrap_or(inner);
-    for (i, step) in inner.split('/').enumerate().filter(|_| !inner.is_empty()) {
+    for (i, step) in inner.split('/').enumerate() {
         if step.is_empty() {
             errors.push(FieldError::invalid(at, path, format!("segment[{i}] may not be empty")));
         }
@@ -186,7 +190,10 @@ mod tests {
                 (
                     field,
                     service(json!({"path": "a"})),
-                    &["webhooks[0].clientConfig.service.path: Invalid value: \"a\": must start with a '/'"],
+                    &[
+                        "webhooks[0].clientConfig.service.path: Invalid value: \"a\": must start with a '/'",
+                        "webhooks[0].clientConfig.service.path: Invalid value: \"a\": segment[0] may not be empty",
+                    ],
                 ),
                 (
                     field,
@@ -211,7 +218,9 @@ mod tests {
                 (
                     "/webhooks/0/matchConditions",
                     json!([{"name": "a", "expression": "1"}]),
-                    &["webhooks[0].matchConditions[0].expression: Invalid value: \"1\": must evaluate to bool"],
+                    &[
+                        "webhooks[0].matchConditions[0].expression: Invalid value: \"1\": must evaluate to bool but got int",
+                    ],
                 ),
             ],
         );

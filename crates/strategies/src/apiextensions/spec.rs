@@ -196,6 +196,10 @@ fn parts<'a>(
         let schema = if schema.is_object() { schema } else { &version["schema"]["openAPIV3Schema"] };
         match schema.is_object() {
             true => selectable(fields, schema, &at, errors),
+            false if schema_name == "schema" => {
+                let why = "may only be set when `version.schema.openAPIV3Schema` is not included";
+                errors.push(FieldError::invalid(&at, "", why));
+            }
             false => errors.push(FieldError::invalid(&at, "", "may only be set when validations.schema is included")),
         }
     }
@@ -269,13 +273,20 @@ fn root_schema(s: &Value, status: bool, unchanged: bool, path: &FieldPath, error
     if s["nullable"] == true {
         errors.push(FieldError::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
     }
+    // Upstream does not check the structure of a schema with such a field, which is reported if nothing else is.
+    let unsupported = structural::unsupported(s);
     let unsound = errors.len();
-    structural::validate(s, path, errors);
-    if errors.len() == unsound {
-        defaults::validate(s, path, errors);
+    if unsupported.is_none() {
+        structural::validate(s, path, errors);
+        if errors.len() == unsound {
+            defaults::validate(s, path, errors);
+        }
     }
     let position = json_schema::Position { root: true, no_defaults: None, in_meta: false };
     json_schema::validate(s, path, position, errors);
+    if let Some(field) = unsupported.filter(|_| errors.len() == before) {
+        errors.push(FieldError::invalid(path, "", format!("OpenAPIV3Schema '{field}' is not supported")));
+    }
     if errors.len() == before {
         rules::compile(s, path, unchanged, errors);
     }
@@ -570,6 +581,17 @@ mod tests {
                 ".properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified",
             ],
         );
+    }
+
+    /// The structure of a schema with such a field is not checked.
+    #[test]
+    fn fields_that_no_structural_schema_has() {
+        let field = "/properties/spec/properties/a";
+        let at = ".properties[spec].properties[a]";
+        let schema = ": Invalid value: \"\": OpenAPIV3Schema 'schema' is not supported";
+        check_schema(field, json!({"type": "string", "$schema": "x"}), &[schema]);
+        check_schema(field, json!({"not": {"$schema": "x"}}), &[schema]);
+        check_schema(field, json!({"$ref": "x"}), &[&format!("{at}.$ref: Forbidden: $ref is not supported")]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Validation of structural schemas (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`): every field has one type,
 //! declared outside junctors (`allOf`, `anyOf`, `oneOf`, `not`), which only add constraints.
 
+use super::json_schema;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 use schema::structural::is_int_or_string;
@@ -15,6 +16,33 @@ enum Level {
 pub fn validate(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     invariants(s, Level::Root, path, errors);
     completeness(s, Some(s), path, path, errors);
+}
+
+/// Fields that structural schemas may not have, with their names in errors.
+const UNSUPPORTED: [(&str, &str); 7] = [
+    ("id", "id"),
+    ("$schema", "schema"),
+    ("$ref", "$ref"),
+    ("patternProperties", "patternProperties"),
+    ("dependencies", "dependencies"),
+    ("additionalItems", "additionalItems"),
+    ("definitions", "definitions"),
+];
+
+/// Returns the first field of a schema, or of a schema within it, that structural schemas may not have.
+pub fn unsupported(s: &Value) -> Option<&'static str> {
+    let mut found = None;
+    json_schema::any(s, &mut |s| {
+        let is_set = |k: &str| match &s[k] {
+            Value::Null => false,
+            Value::String(t) => !t.is_empty(),
+            Value::Object(m) => k == "additionalItems" || !m.is_empty(),
+            _ => true,
+        };
+        found = UNSUPPORTED.iter().find(|(k, _)| is_set(k)).map(|(_, reported)| *reported);
+        found.is_some()
+    });
+    found
 }
 
 fn is_true(s: &Value, k: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use super::workload::{Workload, at_most_100_percent, count};
 use crate::Config;
-use crate::read::{shown, text};
+use crate::read::{delegated, shown, text};
 use crate::replicas::Counts;
 use crate::table::Row;
 use meta::field::ErrorList;
@@ -24,6 +24,8 @@ fn workload() -> Workload {
 }
 
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+const STRATEGY: &str = "io.k8s.api.apps.v1.DaemonSetUpdateStrategy";
 
 const COUNTS: Counts = Counts {
     all: &[
@@ -67,6 +69,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::required(&at.child("rollingUpdate"), ""));
         }
         "RollingUpdate" => {
+            delegated(strategy, STRATEGY, "rollingUpdate", &at, errors);
             let at = at.child("rollingUpdate");
             let rolling = &strategy["rollingUpdate"];
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
@@ -86,7 +89,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             }
         }
         _ => {
-            let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy", &at);
+            let shown = shown(strategy, STRATEGY, &at);
             errors.push(FieldError::not_supported(&at, shown, &["RollingUpdate", "OnDelete"]));
         }
     }
@@ -108,6 +111,12 @@ mod tests {
             &[
                 ("", Value::Null, &[]),
                 ("/spec/updateStrategy", json!({"type": "OnDelete"}), &[]),
+                ("/spec/updateStrategy", json!({"type": "OnDelete", "rollingUpdate": {"maxUnavailable": "x"}}), &[]),
+                (
+                    "/spec/updateStrategy",
+                    rolling(json!({"maxUnavailable": 0, "maxSurge": -1})),
+                    &[&format!("{path}.maxSurge: Invalid value: -1: must be greater than or equal to 0")],
+                ),
                 ("/spec/updateStrategy", rolling(json!({"maxUnavailable": 0, "maxSurge": 1})), &[]),
                 (
                     "/spec/updateStrategy",
@@ -123,6 +132,16 @@ mod tests {
                     "/spec/updateStrategy",
                     rolling(json!({"maxUnavailable": "101%", "maxSurge": 0})),
                     &[&format!("{path}.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%")],
+                ),
+                (
+                    "/spec/updateStrategy",
+                    rolling(json!({"maxUnavailable": "11111111111111111111%", "maxSurge": 1})),
+                    &[
+                        &format!(
+                            "{path}.maxUnavailable: Invalid value: \"11111111111111111111%\": must not be greater than 100%"
+                        ),
+                        &format!("{path}.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero"),
+                    ],
                 ),
                 (
                     "/spec/updateStrategy",

@@ -2,7 +2,7 @@
 
 use super::workload::{Workload, at_most_100_percent, count};
 use crate::Config;
-use crate::read::{shown, text};
+use crate::read::{delegated, shown, text};
 use crate::replicas::Counts;
 use crate::table::Row;
 use meta::field::ErrorList;
@@ -16,6 +16,8 @@ pub fn row(_: &Config) -> Row {
 fn workload() -> Workload {
     Workload { empty_status: || json!({}), validate, ..Workload::new("io.k8s.api.apps.v1.DeploymentSpec", &COUNTS) }
 }
+
+const STRATEGY: &str = "io.k8s.api.apps.v1.DeploymentStrategy";
 
 const COUNTS: Counts = Counts {
     all: &[
@@ -45,6 +47,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::required(&at.child("rollingUpdate"), "this should be defaulted and never be nil"));
         }
         "RollingUpdate" => {
+            delegated(strategy, STRATEGY, "rollingUpdate", &at, errors);
             let at = at.child("rollingUpdate");
             let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
             // Errors over both fields follow those of each.
@@ -57,7 +60,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
         "Recreate" => {}
         _ => {
-            let shown = shown(strategy, "io.k8s.api.apps.v1.DeploymentStrategy", &at);
+            let shown = shown(strategy, STRATEGY, &at);
             errors.push(FieldError::not_supported(&at, shown, &["Recreate", "RollingUpdate"]));
         }
     }

@@ -41,6 +41,8 @@ const MUTABLE: [&str; 7] = [
     "minReadySeconds",
 ];
 
+const STRATEGY: &str = "io.k8s.api.apps.v1.StatefulSetUpdateStrategy";
+
 const COUNTS: Counts = Counts {
     all: &[
         "replicas",
@@ -76,6 +78,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at, shown, why));
         }
         "OnDelete" | "RollingUpdate" => {
+            delegated(strategy, STRATEGY, "rollingUpdate", &at, errors);
             let unavailable = &strategy["rollingUpdate"]["maxUnavailable"];
             let at = at.child("rollingUpdate").child("maxUnavailable");
             if !unavailable.is_null() && count(unavailable) == 0 {
@@ -84,7 +87,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             at_most_100_percent(unavailable, &at, &at, errors);
         }
         _ => {
-            let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &at);
+            let shown = shown(strategy, STRATEGY, &at);
             errors.push(FieldError::invalid(&at, shown, "must be 'RollingUpdate' or 'OnDelete'"));
         }
     }

@@ -1,9 +1,9 @@
 //! The strategy that workloads share: validation of selector, template and replica counts.
 
-use crate::read::{delegated, items, text};
+use crate::read::{delegated, items, shown_selector, text};
 use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
 use registry::{CreateStrategy, Env, NameRule, Request, Sub, Subresources, UpdateStrategy};
 use serde_json::json;
@@ -103,8 +103,9 @@ impl UpdateStrategy for Workload {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let (new, was) = (o.at(&["spec", "selector"]), old.at(&["spec", "selector"]));
         if self.selector_is_immutable && new != was {
-            let value = new.cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(&FieldPath::new("spec.selector"), value, "field is immutable"));
+            let at = FieldPath::new("spec.selector");
+            let value = new.map_or(BadValue::Null, |s| shown_selector(s, &at));
+            errors.push(FieldError::invalid(&at, value, "field is immutable"));
         }
         (self.update)(o, old, errors);
     }
@@ -141,15 +142,16 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
         None => errors.push(FieldError::required(&at, "")),
         Some(s) => {
             schema::rules::selector(s, &at, errors);
+            let value = shown_selector(s, &at);
             if s.as_object().is_some_and(|m| m.is_empty()) {
                 let name = if kind == "ReplicaSet" { "deployment".to_owned() } else { kind.to_lowercase() };
-                errors.push(FieldError::invalid(&at, s, format!("empty selector is invalid for {name}")));
+                errors.push(FieldError::invalid(&at, value, format!("empty selector is invalid for {name}")));
                 return true;
             }
             if errors.len() > before {
                 let why = if kind == "StatefulSet" { "" } else { "invalid label selector" };
                 if kind != "DaemonSet" {
-                    errors.push(FieldError::invalid(&at, s, why));
+                    errors.push(FieldError::invalid(&at, value, why));
                 }
                 return false;
             }
@@ -187,9 +189,11 @@ pub fn count(v: &Value) -> i64 {
     }
 }
 
+/// Returns the number of a percentage; the largest number in place of a larger one.
 fn percent(v: &Value) -> Option<i64> {
     let digits = v.as_str()?.strip_suffix('%')?;
-    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+    let valid = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    valid.then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
 /// Checks that a percentage is at most 100. `order` is where the error is ordered.

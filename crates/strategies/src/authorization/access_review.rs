@@ -5,7 +5,7 @@ use crate::read::shown;
 use async_trait::async_trait;
 use auth::{Attributes, Authorizer, Decision, User};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Status, Value};
+use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
@@ -41,7 +41,9 @@ impl Function for AccessReview {
         let mut errors = Vec::new();
         self.validate(&o, &spec, &mut errors);
         if !errors.is_empty() {
-            return Err(Status::invalid(&request.resource.group_kind(), "", &errors));
+            // Upstream takes the kind from the decoded object, which has none.
+            let group = GroupKind { kind: String::new(), ..request.resource.group_kind() };
+            return Err(Status::invalid(&group, "", &errors));
         }
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         let text = |v: &Value, k: &str| v[k].as_str().unwrap_or_default().to_owned();

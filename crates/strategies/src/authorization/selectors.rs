@@ -16,8 +16,7 @@ pub fn validate(v: &Value, labels: bool, at: &FieldPath, errors: &mut ErrorList)
         errors.push(FieldError::invalid(&at.child("rawSelector"), raw, why));
     }
     if raw.is_empty() && requirements.is_empty() {
-        let what = if labels { "labelSelector" } else { "fieldSelector" };
-        let why = format!("when {what} is specified, requirements or rawSelector is required");
+        let why = format!("when {at} is specified, requirements or rawSelector is required");
         errors.push(FieldError::required(&at.child("requirements"), &why));
     }
     if requirements.len() > MAX_REQUIREMENTS {
@@ -30,6 +29,10 @@ pub fn validate(v: &Value, labels: bool, at: &FieldPath, errors: &mut ErrorList)
         if labels {
             errors
                 .extend(names::qualified_name(key).into_iter().map(|m| FieldError::invalid(&at.child("key"), key, m)));
+            for (j, v) in items(r, "values").iter().filter_map(Value::as_str).enumerate() {
+                let at = at.child("values").index(j);
+                errors.extend(names::label_value(v).into_iter().map(|m| FieldError::invalid(&at, v, m)));
+            }
         } else if key.is_empty() {
             errors.push(FieldError::required(&at.child("key"), "must be specified"));
         }

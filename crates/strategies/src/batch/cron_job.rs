@@ -3,7 +3,7 @@
 use super::job_spec;
 use crate::Config;
 use crate::pod_template;
-use crate::read::is_set;
+use crate::read::{is_set, shown_selector};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
@@ -57,7 +57,8 @@ impl CreateStrategy for CronJob {
         // Selectors of jobs are generated.
         if is_set(spec, "selector") {
             let why = "`selector` will be auto-generated";
-            errors.push(FieldError::invalid(&path.child("selector"), &spec["selector"], why));
+            let at = path.child("selector");
+            errors.push(FieldError::invalid(&at, shown_selector(&spec["selector"], &at), why));
         }
         if spec["manualSelector"] == true {
             errors.push(FieldError::not_supported(&path.child("manualSelector"), true, &["nil", "false"]));

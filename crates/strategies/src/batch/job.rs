@@ -4,7 +4,7 @@ use super::{job_spec, job_status};
 use crate::Config;
 use crate::core::pod_shape;
 use crate::pod_template;
-use crate::read::{is_set, shown_field, text};
+use crate::read::{is_set, shown_field, shown_selector, text};
 use crate::table::Row;
 use kinds::columns::{Cell, condition, duration};
 use meta::field::{BadValue, ErrorList, ErrorType};
@@ -87,8 +87,11 @@ impl CreateStrategy for Job {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
         let manual = spec["manualSelector"] == true;
+        let before = errors.len();
+        let mut readable = true;
         if is_set(spec, "selector") {
             schema::rules::selector(&spec["selector"], &path.child("selector"), errors);
+            readable = errors.len() == before;
         } else {
             errors.push(FieldError::required(&path.child("selector"), ""));
         }
@@ -96,7 +99,9 @@ impl CreateStrategy for Job {
             own_labels(o, spec, errors);
         }
         job_spec::validate(spec, &path, errors);
-        selects_template(spec, errors);
+        if readable {
+            selects_template(spec, errors);
+        }
         hostname(o, spec, errors);
     }
 }
@@ -230,7 +235,8 @@ fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
     };
     if meta::LabelSelector::from_value(spec.get("selector")).is_ok_and(|s| !s.matches(own)) {
         let path = FieldPath::new("spec.selector");
-        let e = FieldError::invalid(&path, &spec["selector"], "`selector` not auto-generated");
+        let value = shown_selector(&spec["selector"], &path);
+        let e = FieldError::invalid(&path, value, "`selector` not auto-generated");
         errors.push(e.ordered_at(&at.key("job-name")));
     }
 }
@@ -371,6 +377,11 @@ mod tests {
                     ],
                 ),
                 ("/spec/template/metadata/labels/controller-uid", json!("v"), &[label]),
+                (
+                    "/spec",
+                    json!({"manualSelector": true, "selector": {"matchLabels": {"a b": "c"}}, "template": job(json!({}))["spec"]["template"]}),
+                    &["spec.selector.matchLabels: Invalid value: \"a b\": name part must consist of…"],
+                ),
                 (
                     "/spec/selector/matchLabels/a",
                     json!("b"),

@@ -23,7 +23,7 @@ pub struct CertificateSigningRequest;
 
 impl CreateStrategy for CertificateSigningRequest {
     fn name_rule(&self) -> NameRule {
-        NameRule::PathSegment
+        NameRule::Unchecked
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, request: &Request, o: &mut Object) {

@@ -25,7 +25,7 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if !text(spec, "storageClassName").is_empty() {
         forbid("storageClassName", NOT_HERE);
     }
-    if !matches!(text(spec, "volumeMode"), "" | "Filesystem") {
+    if spec["volumeMode"].as_str().is_some_and(|m| m != "Filesystem") {
         forbid("volumeMode", "may not specify volumeMode other than Filesystem in the context of inline volumes");
     }
     if !is_set(spec, "csi") {

@@ -80,12 +80,15 @@ fn validate(o: &Object, errors: &mut ErrorList) {
 
 fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     let mut all: BTreeSet<&String> = BTreeSet::new();
+    let forbidden = |part: &str| kind == "Pod" && part.starts_with("default");
     for part in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
-        for k in limit[part].as_object().into_iter().flatten().map(|(k, _)| k) {
-            if kind == "Pod" && part.starts_with("default") {
-                let why = "may not be specified when `type` is 'Pod'";
-                errors.push(FieldError::forbidden(&at.child(part), why));
-            } else if matches!(kind, "Pod" | "Container") {
+        let amounts = limit[part].as_object();
+        if forbidden(part) && amounts.is_some_and(|m| !m.is_empty()) {
+            errors.push(FieldError::forbidden(&at.child(part), "may not be specified when `type` is 'Pod'"));
+            continue;
+        }
+        for k in amounts.into_iter().flatten().map(|(k, _)| k) {
+            if matches!(kind, "Pod" | "Container") {
                 resource_name(k, &at.child(part).key(k), errors);
             } else {
                 counted_name(k, &at.child(part).key(k), errors);
@@ -101,7 +104,7 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
         }
     }
     for k in all {
-        let of = |part: &str| quantity(&limit[part][k.as_str()]);
+        let of = |part: &str| quantity(&limit[part][k.as_str()]).filter(|_| !forbidden(part));
         let mut above = |part: &str, name: &str, bound: &str, bound_name: &str, reported: &str, shown: &str| {
             if let (Some(a), Some(b)) = (of(part), of(bound))
                 && a > b
@@ -152,7 +155,10 @@ fn quantity(v: &Value) -> Option<Quantity> {
 /// Validates a resource name for types other than Pod and Container: a standard or a qualified name.
 fn counted_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let bad = names::qualified_name(name);
-    errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
+    if !bad.is_empty() {
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
+        return;
+    }
     let own = QUOTA.contains(&name) || matches!(name, "storage" | "services.loadbalancers");
     if !name.contains('/') && !own && !is_huge(name) {
         errors.push(FieldError::invalid(at, name, "must be a standard resource type or fully qualified"));
@@ -186,8 +192,15 @@ mod tests {
             &["min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1"],
         );
         check(
-            json!({"type": "Pod", "max": {"cpu": "1"}, "default": {"cpu": "1"}}),
+            json!({"type": "Pod", "max": {"cpu": "1"}, "default": {"cpu": "1", "a b": "1", "memory": "1"}}),
             &["default: Forbidden: may not be specified when `type` is 'Pod'"],
+        );
+        check(
+            json!({"type": "PersistentVolumeClaim", "max": {"storage": "1", "a b": "1", "other": "1"}}),
+            &[
+                "max[a b]: Invalid value: \"a b\": name part must consist of…",
+                "max[other]: Invalid value: \"other\": must be a standard resource type or fully qualified",
+            ],
         );
         check(
             json!({"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "2"}}),

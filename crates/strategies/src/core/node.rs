@@ -145,13 +145,17 @@ registry::strategy!(Node: CreateStrategy, UpdateStrategy, Subresources, TableCon
 fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let six = |c: &Value| c.as_str().is_some_and(|c| c.contains(':'));
     let sixes = all.iter().filter(|c| six(c)).count();
-    if all.len() > 2 || (all.len() == 2 && sixes != 1) {
+    let unreadable = all.iter().position(|c| !c.as_str().is_some_and(schema::rules::is_range));
+    if let Some(i) = unreadable.filter(|_| all.len() > 1) {
+        let range = all[i].as_str().unwrap_or_default();
+        let why = format!(
+            "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{i}]: <nil> (invalid CIDR address: {range})"
+        );
+        errors.push(FieldError::internal(at, &why));
+    }
+    if all.len() > 2 || (all.len() == 2 && (sixes != 1 || unreadable.is_some())) {
         let why = "may specify no more than one CIDR for each IP family";
         errors.push(FieldError::invalid(at, all, why));
-    }
-    let again = repeats(all);
-    for (i, c) in all.iter().enumerate().filter(|(i, _)| again[*i]) {
-        errors.push(FieldError::duplicate(&at.index(i), c));
     }
 }
 
@@ -239,6 +243,22 @@ mod tests {
                     &["metadata.taints[1]: Duplicate value: …: taints must be unique by key and effect pair"],
                 ),
                 ("/spec/podCIDRs", json!(["10.0.0.0/24", "fd00::/64"]), &[]),
+                (
+                    "/spec/podCIDRs",
+                    json!(["10.0.0.0/24", "a"]),
+                    &[
+                        "spec.podCIDRs[1]: Invalid value: \"a\": must be a valid CIDR value…",
+                        "spec.podCIDRs: Internal error: invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[1]: <nil> (invalid CIDR address: a)",
+                        "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"a\"]: may specify no more than one CIDR for each IP family",
+                    ],
+                ),
+                (
+                    "/spec/podCIDRs",
+                    json!(["10.0.0.0/24", "10.0.0.0/24"]),
+                    &[
+                        "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.0.0.0/24\"]: may specify no more than one CIDR for each IP family",
+                    ],
+                ),
                 (
                     "/spec/podCIDRs",
                     json!(["10.0.0.0/24", "10.1.0.0/24"]),

@@ -85,7 +85,7 @@ const OLD_SOURCES: [(&str, &str, &str); 8] = [
 fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
-    for field in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
+    for field in ["capacity", "persistentVolumeReclaimPolicy", "storageClassName", "volumeMode"] {
         delegated(spec, SPEC, field, &path, errors);
     }
     access_modes(spec, &path, errors);

@@ -8,7 +8,7 @@ use crate::pod_template::{amount, claim_sizes};
 use crate::read::{is_set, text};
 use crate::table::Row;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
+use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(
@@ -48,7 +48,8 @@ pub fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         _ => "",
     };
     if !why.is_empty() {
-        errors.push(FieldError::invalid(path, path.child("dataSource").text(), why));
+        // The value is a path in upstream, which it formats as a struct without fields.
+        errors.push(FieldError::invalid(path, Map::new(), why));
     }
     let class = text(spec, "volumeAttributesClassName");
     if !class.is_empty() {

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
-const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const MODE: &str = "service.kubernetes.io/topology-mode";
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";

@@ -8,10 +8,9 @@ use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
-use std::net::IpAddr;
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_warnings(warnings))
+    Row::stored(Ruled::new(|_, _| {}).with_since(validate).with_cells(cells).with_warnings(warnings))
 }
 
 const ENDPOINTS_MAX: usize = 1000;
@@ -20,13 +19,15 @@ const PORTS_MAX: usize = 20000;
 const HINTS_MAX: usize = 8;
 const TOPOLOGY_MAX: usize = 16;
 
-fn validate(o: &Object, errors: &mut ErrorList) {
+fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let all = o.clone().into_value();
     let at = FieldPath::new("endpoints");
     let endpoints = items(&all, "endpoints");
-    if endpoints.len() > ENDPOINTS_MAX {
+    // Older releases allowed addresses that are rejected now.
+    let changed = old.is_none_or(|o| o.get("endpoints") != Some(&all["endpoints"]));
+    if changed && endpoints.len() > ENDPOINTS_MAX {
         errors.push(FieldError::too_many(&at, endpoints.len(), ENDPOINTS_MAX));
-    } else {
+    } else if changed {
         for (i, e) in endpoints.iter().enumerate() {
             endpoint(e, text(&all, "addressType"), &at.index(i), errors);
         }
@@ -50,7 +51,7 @@ fn endpoint(e: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::too_many(&in_list, addresses.len(), ADDRESSES_MAX));
     }
     for (i, a) in addresses.iter().enumerate() {
-        address(a.as_str().unwrap_or_default(), kind, &in_list.index(i), errors);
+        address(a.as_str().unwrap_or_default(), kind, &in_list, i, errors);
     }
     let (topology, in_map) = (&e["deprecatedTopology"], at.child("deprecatedTopology"));
     let count = topology.as_object().map_or(0, |t| t.len());
@@ -80,24 +81,27 @@ fn endpoint(e: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Validates an address. Addresses of unknown types are not validated.
-fn address(a: &str, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
-    match (kind, a.parse::<IpAddr>()) {
-        ("IPv4" | "IPv6", parsed) => {
+/// Validates an address, those of IPv6 in canonical form. Addresses of unknown types are not validated. Upstream reports those of the
+/// other family at the list.
+fn address(a: &str, kind: &str, list: &FieldPath, i: usize, errors: &mut ErrorList) {
+    let at = &list.index(i);
+    let before = errors.len();
+    let wrong_family = match kind {
+        "IPv4" => {
             schema::rules::ip(a, at, errors);
-            match parsed {
-                Ok(IpAddr::V6(_)) if kind == "IPv4" => {
-                    errors.push(FieldError::invalid(at, a, "must be an IPv4 address"));
-                }
-                Ok(IpAddr::V4(_)) if kind == "IPv6" => {
-                    errors.push(FieldError::invalid(at, a, "must be an IPv6 address"));
-                }
-                _ => {}
-            }
-            special_address(a, at, errors);
+            a.contains(':').then_some("must be an IPv4 address")
         }
-        ("FQDN", _) => fully_qualified(a, at, errors),
-        _ => {}
+        "IPv6" => {
+            let wrong = schema::rules::canonical_ip(a);
+            errors.extend(wrong.map(|why| FieldError::invalid(at, a, why)));
+            (!a.contains(':')).then_some("must be an IPv6 address")
+        }
+        "FQDN" => return fully_qualified(a, at, errors),
+        _ => return,
+    };
+    if errors.len() == before {
+        errors.extend(wrong_family.map(|why| FieldError::invalid(list, a, why).ordered_at(at)));
+        special_address(a, at, errors);
     }
 }
 
@@ -162,23 +166,44 @@ fn cells(cell: &Cell<'_>) -> Option<Value> {
 mod tests {
     use super::*;
     use crate::plain::Ruled;
-    use crate::testing::check_create;
+    use crate::testing::{check_create, check_update};
     use serde_json::json;
+
+    #[test]
+    fn addresses_of_ipv6_are_canonical() {
+        let mut base = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "s"},
+            "addressType": "IPv6", "endpoints": [{"addresses": ["fd00::1"]}], "ports": []});
+        let field = "/endpoints/0/addresses";
+        let strategy = Ruled::new(|_, _| {}).with_since(validate);
+        let form = "endpoints[0].addresses[0]: Invalid value: \"FD00::1\": must be in canonical form (\"fd00::1\")";
+        let family = "endpoints[0].addresses: Invalid value: \"10.0.0.1\": must be an IPv6 address";
+        check_create(
+            &strategy,
+            &base,
+            &[("", Value::Null, &[]), (field, json!(["FD00::1"]), &[form]), (field, json!(["10.0.0.1"]), &[family])],
+        );
+        base["endpoints"][0]["addresses"] = json!(["FD00::1"]);
+        check_update(
+            &strategy,
+            &base,
+            &[("/metadata/labels", json!({"a": "b"}), &[]), (field, json!(["FD00::1", "::2"]), &[form])],
+        );
+    }
 
     #[test]
     fn validates_endpoints_and_ports() {
         let base = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "s"},
             "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []});
-        let at = "endpoints[0].addresses[0]: Invalid value:";
+        let (list, at) = ("endpoints[0].addresses: Invalid value:", "endpoints[0].addresses[0]: Invalid value:");
         check_create(
-            &Ruled::new(validate),
+            &Ruled::new(|_, _| {}).with_since(validate),
             &base,
             &[
                 ("", Value::Null, &[]),
                 (
                     "/endpoints/0/addresses",
                     json!(["fd00::1"]),
-                    &[&format!("{at} \"fd00::1\": must be an IPv4 address")],
+                    &[&format!("{list} \"fd00::1\": must be an IPv4 address")],
                 ),
                 (
                     "/endpoints/0/addresses",

@@ -3,7 +3,7 @@
 use super::{EXEMPT, mandatory, same, unequal, validate_status};
 use crate::Config;
 use crate::plain::Ruled;
-use crate::read::{is_set, items, shown, text};
+use crate::read::{delegated, is_set, items, shown, text};
 use crate::table::Row;
 use ::flowcontrol::bootstrap::Kind;
 use kinds::columns::{Cell, condition, display};
@@ -95,7 +95,9 @@ fn subject(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
         if kind == k && !is_set(s, field) {
             let why = format!("{field} is required when subject kind is '{kind}'");
             errors.push(FieldError::required(&at.child(field), &why));
-        } else if kind != k && is_set(s, field) && ["User", "Group", "ServiceAccount"].contains(&kind) {
+        } else if kind == k {
+            delegated(s, "io.k8s.api.flowcontrol.v1.Subject", field, at, errors);
+        } else if is_set(s, field) && ["User", "Group", "ServiceAccount"].contains(&kind) {
             let why = format!("{field} is forbidden when subject kind is not '{k}'");
             errors.push(FieldError::forbidden(&at.child(field), &why));
         }

@@ -3,7 +3,7 @@
 use super::{EXEMPT, mandatory, same, unequal, validate_status};
 use crate::Config;
 use crate::plain::Ruled;
-use crate::read::text;
+use crate::read::{delegated, text};
 use crate::table::Row;
 use ::flowcontrol::bootstrap::Kind;
 use meta::field::ErrorList;
@@ -12,6 +12,8 @@ use meta::{FieldError, FieldPath, Object, Value};
 pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_status(validate_status).with_fixed_status_metadata())
 }
+
+const SPEC: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec";
 
 /// An annotation that only conversions between older versions write.
 const ROUND_TRIP: &str = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares";
@@ -33,11 +35,16 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
     let (limited, at) = (&spec["limited"], path.child("limited"));
     match kind {
-        "Limited" if !limited.is_object() => {
-            errors.push(FieldError::required(&at, "must not be empty when type is Limited"));
+        "Limited" if limited.is_object() => {
+            delegated(spec, SPEC, "limited", &path, errors);
+            queuing(limited, &at, errors);
         }
-        "Exempt" if limited.is_object() => {
-            errors.push(FieldError::forbidden(&at, "must be nil if the type is not Limited"));
+        "Limited" => errors.push(FieldError::required(&at, "must not be empty when type is Limited")),
+        "Exempt" => {
+            delegated(spec, SPEC, "exempt", &path, errors);
+            if limited.is_object() {
+                errors.push(FieldError::forbidden(&at, "must be nil if the type is not Limited"));
+            }
         }
         _ => {}
     }
@@ -48,17 +55,15 @@ fn validate(o: &Object, errors: &mut ErrorList) {
             fixed["exempt"] = spec["exempt"].clone();
         }
         if !same(spec, &fixed) {
-            unequal(o, but, "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec", errors);
+            unequal(o, but, SPEC, errors);
         }
-    }
-    if limited.is_object() {
-        queuing(limited, &at, errors);
     }
 }
 
 fn queuing(limited: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let response = &limited["limitResponse"];
-    let (queuing, at) = (&response["queuing"], at.child("limitResponse").child("queuing"));
+    let (queuing, parent) = (&response["queuing"], at.child("limitResponse"));
+    let at = parent.child("queuing");
     match text(response, "type") {
         "Queue" if !queuing.is_object() => {
             errors.push(FieldError::required(&at, "must not be empty if limited.limitResponse.type is Limited"));
@@ -66,13 +71,21 @@ fn queuing(limited: &Value, at: &FieldPath, errors: &mut ErrorList) {
         "Reject" if queuing.is_object() => {
             errors.push(FieldError::forbidden(&at, "must be nil if limited.limitResponse.type is not Limited"));
         }
+        "Queue" => {
+            delegated(response, "io.k8s.api.flowcontrol.v1.LimitResponse", "queuing", &parent, errors);
+            hands(queuing, &at, errors);
+        }
         _ => {}
     }
+}
+
+/// Validates the number of queues that a flow may use.
+fn hands(queuing: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let number = |k: &str| queuing[k].as_i64().unwrap_or(0);
-    if queuing.is_object() && number("handSize") > number("queues") {
+    if number("handSize") > number("queues") {
         let why = format!("should not be greater than queues ({})", number("queues"));
         errors.push(FieldError::invalid(&at.child("handSize"), number("handSize"), why));
-    } else if queuing.is_object() && is_too_much_entropy(number("queues"), number("handSize")) {
+    } else if is_too_much_entropy(number("queues"), number("handSize")) {
         let why = format!(
             "required entropy bits of deckSize {} and handSize {} should not be greater than {ENTROPY_MAX}",
             number("queues"),
@@ -126,6 +139,18 @@ mod tests {
                     "/spec/type",
                     json!("Exempt"),
                     &[&exempt, "spec.limited: Forbidden: must be nil if the type is not Limited"],
+                ),
+                (
+                    "/spec",
+                    json!({"type": "Exempt", "limited": {"nominalConcurrencyShares": -1, "limitResponse": {"type": "Other"}}}),
+                    &[&exempt, "spec.limited: Forbidden: must be nil if the type is not Limited"],
+                ),
+                (
+                    "/spec/limited/limitResponse",
+                    json!({"type": "Reject", "queuing": {"queues": -1}}),
+                    &[
+                        "spec.limited.limitResponse.queuing: Forbidden: must be nil if limited.limitResponse.type is not Limited",
+                    ],
                 ),
                 (
                     "/spec",

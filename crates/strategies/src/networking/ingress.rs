@@ -2,7 +2,7 @@
 
 use crate::Config;
 use crate::plain::Ruled;
-use crate::read::{is_set, items, text};
+use crate::read::{delegated, is_set, items, text};
 use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
@@ -103,7 +103,7 @@ pub fn reference(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for key in ["kind", "name"] {
         let (v, at) = (text(r, key), at.child(key));
         if v.is_empty() {
-            errors.push(FieldError::required(&at, &format!("{key} is required")));
+            errors.push(FieldError::required(&at, ""));
         }
         errors.extend(names::path_segment(v).into_iter().map(|m| FieldError::invalid(&at, v, m)));
     }
@@ -141,6 +141,7 @@ fn backend(b: &Value, at: &FieldPath, errors: &mut ErrorList) {
         (false, false) => errors.push(FieldError::invalid(at, "", "resource or service backend is required")),
         (true, false) => reference(&b["resource"], &at.child("resource"), errors),
         (false, true) => {
+            delegated(b, "io.k8s.api.networking.v1.IngressBackend", "service", at, errors);
             let port = &b["service"]["port"];
             let name = text(port, "name");
             let number = port["number"].as_i64().unwrap_or(0);
@@ -249,8 +250,8 @@ mod tests {
                     &[&format!("{path}.backend: Invalid value: …: cannot set both port name & port number")],
                 ),
                 (
-                    &format!("{field}/backend/resource"),
-                    json!({"kind": "K", "name": "n"}),
+                    &format!("{field}/backend"),
+                    json!({"resource": {"kind": "", "name": ""}, "service": {"name": "A"}}),
                     &[&format!("{path}.backend: Invalid value: …: cannot set both resource and service backends")],
                 ),
                 (

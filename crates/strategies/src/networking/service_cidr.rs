@@ -2,7 +2,7 @@
 
 use crate::Config;
 use crate::plain::Ruled;
-use crate::read::items;
+use crate::read::{items, shown};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
@@ -24,13 +24,10 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.cidrs");
     match items(spec, "cidrs") {
         [] => errors.push(FieldError::required(&at, "at least one CIDR required")),
-        [a, b] if !of_both_families(a, b) => {
-            errors.push(FieldError::invalid(&at, vec![a.clone(), b.clone()], ONE_OF_EACH));
-        }
-        few @ ([_] | [_, _]) => each_range(few, &at, errors),
-        many => {
-            let why = "may only hold up to 2 values";
-            errors.push(FieldError::invalid(&at, many, why));
+        few @ ([_] | [_, _]) => ranges(few, &at, errors),
+        _ => {
+            let shown = shown(spec, "io.k8s.api.networking.v1.ServiceCIDRSpec", &FieldPath::new("spec"));
+            errors.push(FieldError::invalid(&at, shown, "may only hold up to 2 values"));
         }
     }
 }
@@ -45,14 +42,11 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
                 errors.push(FieldError::invalid(&at.index(i), r, "field is immutable"));
             }
         }
-        ([first, second], [only]) => {
+        ([first, _], [only]) => {
             if first != only {
                 errors.push(FieldError::invalid(&at.index(0), first, "field is immutable"));
             }
-            each_range(&new, &at, errors);
-            if !of_both_families(first, second) {
-                errors.push(FieldError::invalid(&at, new, ONE_OF_EACH));
-            }
+            ranges(&new, &at, errors);
         }
         _ => {
             let value = o.at(&["spec", "cidrs"]).cloned().unwrap_or_default();
@@ -67,21 +61,29 @@ fn cidrs(o: &Object) -> Vec<Value> {
 
 const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
 
-/// Checks that ranges are in canonical form.
-fn each_range(ranges: &[Value], at: &FieldPath, errors: &mut ErrorList) {
-    for (i, r) in ranges.iter().enumerate() {
+/// Checks that ranges are in canonical form, and that two are of different families.
+fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
+    for (i, r) in all.iter().enumerate() {
         let wrong = schema::rules::canonical_cidr(r.as_str().unwrap_or_default());
         errors.extend(wrong.map(|why| FieldError::invalid(&at.index(i), r, why)));
     }
+    if let [a, b] = all
+        && family(a).is_some_and(|of_a| family(b) == Some(of_a))
+    {
+        errors.push(FieldError::invalid(at, all, ONE_OF_EACH));
+    }
 }
 
-/// Whether two ranges are of different families; invalid ranges have no family.
-fn of_both_families(a: &Value, b: &Value) -> bool {
-    let six = |v: &Value| {
-        let text = v.as_str().filter(|t| schema::rules::is_range(t))?;
-        Some(text.split_once('/')?.0.contains(':'))
-    };
-    six(a).zip(six(b)).is_some_and(|(a, b)| a != b)
+/// The family of a range; invalid ranges have none.
+fn family(range: &Value) -> Option<Family> {
+    let text = range.as_str().filter(|t| schema::rules::is_range(t))?;
+    Some(if text.contains(':') { Family::V6 } else { Family::V4 })
+}
+
+#[derive(PartialEq)]
+enum Family {
+    V4,
+    V6,
 }
 
 #[cfg(test)]
@@ -103,6 +105,21 @@ mod tests {
                 ("", Value::Null, &[]),
                 ("/spec/cidrs", json!([]), &["spec.cidrs: Required value: at least one CIDR required"]),
                 ("/spec/cidrs", json!(["10.0.0.1/24"]), &[bits]),
+                (
+                    "/spec/cidrs",
+                    json!(["a", "fd00::/64"]),
+                    &["spec.cidrs[0]: Invalid value: \"a\": must be a valid CIDR value…"],
+                ),
+                (
+                    "/spec/cidrs",
+                    json!(["10.0.0.0/24", "10.1.0.0/24"]),
+                    &["spec.cidrs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one IP…"],
+                ),
+                (
+                    "/spec/cidrs",
+                    json!(["1", "2", "3"]),
+                    &[r#"spec.cidrs: Invalid value: {"CIDRs":["1","2","3"]}: may only hold up to 2 values"#],
+                ),
             ],
         );
         check_update(

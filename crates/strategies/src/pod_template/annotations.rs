@@ -1,6 +1,6 @@
 //! Validation of pod annotations: deprecated forms of fields, mirror pods and deletion costs.
 
-use crate::read::{items, text};
+use crate::read::{is_sent, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
 use schema::rules::descending_path;
@@ -31,14 +31,30 @@ pub fn keys(annotations: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// Fields of metadata that templates may not have: their names, and those in errors, which upstream derives from Go's names.
+const NOT_IN_TEMPLATES: [(&str, &str); 13] = [
+    ("name", "name"),
+    ("generateName", "generateName"),
+    ("namespace", "namespace"),
+    ("selfLink", "selfLink"),
+    ("uid", "uID"),
+    ("resourceVersion", "resourceVersion"),
+    ("generation", "generation"),
+    ("creationTimestamp", "creationTimestamp"),
+    ("deletionTimestamp", "deletionTimestamp"),
+    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+    ("ownerReferences", "ownerReferences"),
+    ("finalizers", "finalizers"),
+    ("managedFields", "managedFields"),
+];
+
 /// Validates template metadata for objects other than pods, which may only have labels and annotations.
 pub fn template_metadata(metadata: &Value, at: &FieldPath, errors: &mut ErrorList) {
     keys(&metadata["annotations"], &at.child("annotations"), errors);
     schema::rules::labels(&metadata["labels"], &at.child("labels"), errors);
-    let zero = |v: &Value| v.is_null() || v == "" || v == 0 || v.as_array().is_some_and(Vec::is_empty);
-    for (k, _) in metadata.as_object().into_iter().flatten().filter(|(_, v)| !zero(v)) {
-        if !matches!(k.as_str(), "annotations" | "labels") {
-            errors.push(FieldError::forbidden(&at.child(k), "cannot be set").ordered_at(at));
+    for (k, reported) in NOT_IN_TEMPLATES {
+        if is_sent(metadata, k, at) {
+            errors.push(FieldError::forbidden(&at.child(reported), "cannot be set").ordered_at(at));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Validation of containers: names, images, ports, and fields that depend on the kind of container.
 
 use super::{SpecOwner, claims, env, mounts, probes, resources, security};
-use crate::read::{is_set, items, text};
+use crate::read::{is_sent, is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
 use std::collections::{HashMap, HashSet};
@@ -130,8 +130,10 @@ fn restarts(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match c["restartPolicy"].as_str() {
         Some(p) if !RESTARTS.contains(&p) => errors.push(FieldError::not_supported(&policy_at, p, &RESTARTS)),
         None if !rules.is_empty() => {
+            // Upstream validates no rules then.
             let why = "must specify restartPolicy when restart rules are used";
             errors.push(FieldError::required(&policy_at, why));
+            return;
         }
         _ => {}
     }
@@ -191,15 +193,17 @@ fn ephemeral(spec: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !target.is_empty() && !known {
         errors.push(FieldError::not_found(&at.child("targetContainerName"), target));
     }
-    // A Go pointer is set even if its target is empty.
-    let empty = |k: &str| match &c[k] {
-        Value::Array(a) => a.is_empty(),
-        Value::Object(o) => k == "resources" && o.is_empty(),
-        v => v.is_null(),
+    // A Go pointer is set even if its target is empty; a struct is set if any of its fields is.
+    let set = |k: &str| match k {
+        "resources" => {
+            let (own, at) = (&c[k], at.child(k));
+            ["limits", "requests", "claims"].iter().any(|part| is_sent(own, part, &at))
+        }
+        k => is_sent(c, k, at),
     };
     // Upstream reports these fields last.
     let last = at.child("targetContainerName");
-    for k in NOT_EPHEMERAL.into_iter().filter(|k| !empty(k)) {
+    for k in NOT_EPHEMERAL.into_iter().filter(|k| set(k)) {
         errors.push(FieldError::forbidden(&at.child(k), WHY).ordered_at(&last));
     }
     for (i, m) in items(c, "volumeMounts").iter().enumerate() {
@@ -230,7 +234,7 @@ fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList
             }
         }
         if spec["restartPolicy"] == "Never" && policy != "NotRequired" {
-            errors.push(FieldError::invalid(at, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"));
+            errors.push(FieldError::invalid(at, policy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"));
         }
         errors.iter_mut().skip(before).for_each(|e| e.order_path = Some(at.index(i).to_string()));
     }

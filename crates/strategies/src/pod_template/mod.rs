@@ -180,6 +180,6 @@ fn hostname(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::forbidden(&at, "may not be specified when `setHostnameAsFQDN` is true"));
     }
     if spec["hostNetwork"] == true {
-        errors.push(FieldError::forbidden(&at, "may not be specified when `hostNetwork` is true"));
+        errors.push(FieldError::forbidden(&at, "may not be specified when hostNetwork is true"));
     }
 }

@@ -1,7 +1,7 @@
 //! Validation of projected volumes and downward API files.
 
 use super::env::{Consumer, field_ref, resource_ref};
-use crate::read::{is_set, items, shown, text};
+use crate::read::{is_set, items, shown, shown_selector, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 use schema::rules::local_path;
@@ -106,7 +106,8 @@ fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
             }
             if is_set(bundle, "labelSelector") {
                 let why = "labelSelector must be unset if name is specified";
-                errors.push(FieldError::invalid(&at.child("labelSelector"), &bundle["labelSelector"], why));
+                let at = at.child("labelSelector");
+                errors.push(FieldError::invalid(&at, shown_selector(&bundle["labelSelector"], &at), why));
             }
         }
         (None, Some(signer)) => {

@@ -1,6 +1,7 @@
 //! Validation of resource requests and limits, of containers and of pods.
 
-use crate::read::{items, text};
+use super::claims;
+use crate::read::{is_sent, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::BTreeMap;
@@ -188,10 +189,14 @@ pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::forbidden(at, "may not be set for a windows pod"));
         return;
     }
-    if own["claims"].is_array() {
-        errors.push(FieldError::forbidden(&at.child("claims"), "claims cannot be set for Resources at pod-level"));
+    let claims_at = at.child("claims");
+    if is_sent(own, "claims", at) {
+        let e = FieldError::forbidden(&claims_at, "claims may not be set for Resources at pod-level");
+        // Upstream reports it first.
+        errors.push(e.ordered_at(&at.child("limits").index(0)));
     }
     requirements(own, Owner::Pod, at, errors);
+    claims::of_container(own, spec, &claims_at, errors);
     for part in ["requests", "limits"] {
         let sums = aggregate(spec, part).into_iter().filter(|(k, _)| part == "requests" || is_huge(k));
         for (k, sum) in sums {
@@ -358,7 +363,10 @@ mod tests {
             (
                 "/resources",
                 json!({"claims": [{"name": "c"}]}),
-                &["resources.claims: Forbidden: claims cannot be set for Resources at pod-level"],
+                &[
+                    "resources.claims: Forbidden: claims may not be set for Resources at pod-level",
+                    "resources.claims[0]: Not found: \"c\": must be one of the names in pod.spec.resourceClaims which is empty",
+                ],
             ),
         ]);
     }

@@ -188,6 +188,8 @@ fn spread(constraints: &[Value], path: &FieldPath, errors: &mut ErrorList) {
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
+const OPERATORS: [&str; 4] = ["Equal", "Exists", "Lt", "Gt"];
+
 pub fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for (i, t) in items(spec, "tolerations").iter().enumerate() {
         let at = path.child("tolerations").index(i);
@@ -212,7 +214,12 @@ pub fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
                 let why = "value must be empty when `operator` is 'Exists'";
                 errors.push(FieldError::invalid(&at.child("operator"), value, why));
             }
-            _ => {}
+            "Exists" => {}
+            other => {
+                // Comparisons are behind a gate that is off by default, but they are listed if one is tried.
+                let listed = if matches!(other, "Lt" | "Gt") { &OPERATORS[..] } else { &OPERATORS[..2] };
+                errors.push(FieldError::not_supported(&at.child("operator"), other, listed));
+            }
         }
         let effect = text(t, "effect");
         if !effect.is_empty() && !EFFECTS.contains(&effect) {
@@ -260,6 +267,16 @@ mod tests {
         let pod = |term: serde_json::Value| json!({"podAntiAffinity": {required: [term]}});
         let keys = "must not be specified when labelSelector is not set";
         check_pod_spec(&[
+            (
+                "/affinity",
+                node(json!([{"matchFields": [{"key": "a b", "operator": "Other", "values": ["x"]}]}])),
+                &[
+                    &format!(
+                        "{terms}[0].matchFields[0].operator: Invalid value: \"Other\": not a valid selector operator"
+                    ),
+                    &format!("{terms}[0].matchFields[0].key: Invalid value: \"a b\": not a valid field selector key"),
+                ],
+            ),
             (
                 "/affinity",
                 node(json!([])),

@@ -1,12 +1,17 @@
 //! Validation of the device spec of claims and claim templates.
 
-use super::parts::{configuration, every, fully_qualified, messages, toleration};
+use super::parts::{at_most, configuration, every, fully_qualified, messages, toleration};
 use super::selectors;
-use crate::read::{is_set, items, text};
+use crate::read::{delegated, is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::{HashMap, HashSet};
 
+/// Maximum number of requests, constraints and configurations of a claim, and of the requests that one of these names.
+const LISTED_MAX: usize = 32;
+/// Maximum number of alternatives of a request.
+const ALTERNATIVES_MAX: usize = 8;
+const REQUEST: &str = "io.k8s.api.resource.v1.DeviceRequest";
 const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
 const REFERENCE: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
@@ -47,7 +52,7 @@ impl<'a> Requests<'a> {
 
     /// Checks all names in the field `requests`.
     pub fn check_all(&self, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
-        every(v, "requests", at, |r, at| self.check(r.as_str().unwrap_or_default(), at, errors));
+        at_most(LISTED_MAX, v, "requests", at, |r, at| self.check(r.as_str().unwrap_or_default(), at, errors));
     }
 }
 
@@ -55,16 +60,24 @@ pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let devices = &spec["devices"];
     let path = path.child("devices");
     let requests = Requests::new(devices);
-    every(devices, "requests", &path, |r, at| match (is_set(r, "exactly"), items(r, "firstAvailable").is_empty()) {
-        (false, true) => errors.push(FieldError::required(at, ONE)),
-        (true, false) => {
-            let why = format!("{ONE}, but multiple fields are set");
-            errors.push(FieldError::invalid(at, Value::Null, why));
+    at_most(LISTED_MAX, devices, "requests", &path, |r, at| {
+        match (is_set(r, "exactly"), items(r, "firstAvailable").is_empty()) {
+            (false, true) => errors.push(FieldError::required(at, ONE)),
+            (true, false) => {
+                let why = format!("{ONE}, but multiple fields are set");
+                errors.push(FieldError::invalid(at, Value::Null, why));
+            }
+            (true, true) => {
+                delegated(r, REQUEST, "exactly", at, errors);
+                request(&r["exactly"], &at.child("exactly"), errors);
+            }
+            (false, false) => {
+                delegated(r, REQUEST, "firstAvailable", at, errors);
+                at_most(ALTERNATIVES_MAX, r, "firstAvailable", at, |s, at| request(s, at, errors));
+            }
         }
-        (true, true) => request(&r["exactly"], &at.child("exactly"), errors),
-        (false, false) => every(r, "firstAvailable", at, |s, at| request(s, at, errors)),
     });
-    every(devices, "constraints", &path, |c, at| {
+    at_most(LISTED_MAX, devices, "constraints", &path, |c, at| {
         requests.check_all(c, at, errors);
         match ["matchAttribute", "distinctAttribute"].into_iter().find_map(|k| Some((k, c[k].as_str()?))) {
             Some((key, name)) => fully_qualified(name, &at.child(key), errors),
@@ -74,7 +87,7 @@ pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             }
         }
     });
-    every(devices, "config", &path, |c, at| {
+    at_most(LISTED_MAX, devices, "config", &path, |c, at| {
         requests.check_all(c, at, errors);
         configuration(c, at, errors);
     });

@@ -113,6 +113,13 @@ pub fn every(v: &Value, key: &str, at: &FieldPath, mut each: impl FnMut(&Value, 
     }
 }
 
+/// Like [`every`], for a list whose items are not validated if it has more than `most`, which is an error of its own.
+pub fn at_most(most: usize, v: &Value, key: &str, at: &FieldPath, each: impl FnMut(&Value, &FieldPath)) {
+    if items(v, key).len() <= most {
+        every(v, key, at, each);
+    }
+}
+
 /// Validates binding conditions, which require failure conditions.
 pub fn binding_conditions(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let (good, bad) = ("bindingConditions", "bindingFailureConditions");

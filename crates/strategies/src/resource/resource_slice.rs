@@ -5,7 +5,7 @@ use super::parts::{binding_conditions, driver, every, pool, qualified};
 use crate::Config;
 use crate::plain::Ruled;
 use crate::pod_template::scheduling::node_selector_terms;
-use crate::read::{delegated, items, shown, text};
+use crate::read::{delegated, is_sent, items, shown, shown_list, text};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -20,6 +20,7 @@ pub fn row(_: &Config) -> Row {
     )
 }
 
+const TERM: &str = "io.k8s.api.core.v1.NodeSelectorTerm";
 const ALWAYS: &str = "must be either unset or set to true";
 const DEVICES_MAX: usize = 128;
 /// Maximum number of devices if some have taints, counters or lists among their attributes.
@@ -59,7 +60,7 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     );
     if spec["nodeSelector"].is_object() && items(&spec["nodeSelector"], "nodeSelectorTerms").len() != 1 {
         let at = path.child("nodeSelector").child("nodeSelectorTerms");
-        let terms = spec["nodeSelector"]["nodeSelectorTerms"].clone();
+        let terms = shown_list(items(&spec["nodeSelector"], "nodeSelectorTerms"), TERM, &at);
         errors.push(FieldError::invalid(&at, terms, "must have exactly one node selector term"));
     }
     let one = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
@@ -72,7 +73,7 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
             format!("{one}, but multiple fields are set"),
         )),
     }
-    if spec["sharedCounters"].is_array() && spec["devices"].is_array() {
+    if is_sent(spec, "sharedCounters", &path) && is_sent(spec, "devices", &path) {
         errors.push(FieldError::invalid(&path, "", "only one of `sharedCounters` or `devices` is allowed"));
     }
     let devices = items(spec, "devices");

@@ -98,6 +98,8 @@ mod tests {
                 ("", Value::Null, &[]),
                 (&format!("{at}capacity"), json!({"storage": "1Gi"}), &[&capacity]),
                 (&format!("{at}volumeMode"), json!("Other"), &[&forbidden("volumeMode", mode)]),
+                (&format!("{at}volumeMode"), json!(""), &[&forbidden("volumeMode", mode)]),
+                (&format!("{at}volumeMode"), json!("Filesystem"), &[]),
                 (&format!("{at}accessModes"), json!([]), &["spec.source.inlineVolumeSpec.accessModes: Required value"]),
                 (
                     "/spec/source/persistentVolumeName",

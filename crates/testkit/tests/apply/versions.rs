@@ -67,8 +67,7 @@ async fn managers_of_different_versions_meet() {
 async fn a_configuration_of_another_version_than_the_path_is_refused() {
     let c = Cluster::start(1).await;
     let a = apply(&c, V1, "one", &v2("maxReplicas: 5")).await;
-    let message =
-        "Incorrect version specified in apply patch. Specified patch version: autoscaling/v2, expected: autoscaling/v1";
+    let message = "invalid object type: autoscaling/v2, Kind=HorizontalPodAutoscaler";
     assert_eq!((a.code, &a.body["message"]), (400, &json!(message)), "{}", a.body);
 }
 

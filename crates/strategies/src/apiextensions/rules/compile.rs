@@ -194,8 +194,8 @@ impl Compiler {
             }
         };
         let fits = match expected {
-            ExpectedType::Bool => matches!(compiled.ty, Type::Bool | Type::Dyn),
-            ExpectedType::Text => matches!(compiled.ty, Type::String | Type::Dyn),
+            ExpectedType::Bool => matches!(compiled.ty, Type::Bool),
+            ExpectedType::Text => matches!(compiled.ty, Type::String),
         };
         if !fits {
             self.wrong(at, rule, what);

@@ -61,7 +61,7 @@ async fn webhook_configurations_are_validated() {
         (
             "/webhooks/0/matchConditions/0/expression",
             json!("1"),
-            &["webhooks[0].matchConditions[0].expression: Invalid value: \"1\": must evaluate to bool"],
+            &["webhooks[0].matchConditions[0].expression: Invalid value: \"1\": must evaluate to bool but got int"],
         ),
         (
             "/webhooks/0/matchConditions/0/name",

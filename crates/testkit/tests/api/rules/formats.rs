@@ -109,8 +109,8 @@ async fn ingress_paths_are_validated_for_known_types() {
             "/spec",
             json!({"tls": [{"hosts": ["*"]}], "defaultBackend": {"resource": {}}}),
             errors(&[
-                "spec.defaultBackend.resource.kind: Required value: kind is required",
-                "spec.defaultBackend.resource.name: Required value: name is required",
+                "spec.defaultBackend.resource.kind: Required value",
+                "spec.defaultBackend.resource.name: Required value",
                 WILDCARD,
             ]),
         ),

@@ -1,6 +1,7 @@
 //! Rules of single kinds as tables of values and expected field errors.
 
 mod core;
+mod first_level;
 mod formats;
 mod jobs;
 mod order;
