@@ -311,12 +311,16 @@ fn selectors_are_evaluated_for_devices_that_are_tried() {
     let failed = "claim d/c: selector #0: CEL runtime error: no such key: n";
     let zero = json!({"requests": [exactly("r", json!({"selectors": is_number(0)}))]});
     let bare = json!({"name": "bare"});
-    check(&devices(&[slice(json!([numbered("zero", 0), bare]))]), &[zero.clone()], Ok(Some(&[&["r=zero"]])));
+    check(
+        &devices(&[slice(json!([numbered("zero", 0), bare]))]),
+        std::slice::from_ref(&zero),
+        Ok(Some(&[&["r=zero"]])),
+    );
     let mut all = devices(&[slice(json!([bare, numbered("zero", 0)]))]);
-    check(&all, &[zero.clone()], Err(failed));
+    check(&all, std::slice::from_ref(&zero), Err(failed));
     let used = json!({"devices": {"results": [{"request": "r", "driver": "d.com", "pool": "p", "device": "bare"}]}});
     all.set(DeviceObject::Claim(entry(&json!({"metadata": {"name": "o"}, "status": {"allocation": used}}))));
-    check(&all, &[zero.clone()], Ok(Some(&[&["r=zero"]])));
+    check(&all, std::slice::from_ref(&zero), Ok(Some(&[&["r=zero"]])));
     // A taint does not keep it from being evaluated.
     let tainted = json!({"name": "bare", "taints": [{"key": "k", "effect": "NoSchedule"}]});
     check(&devices(&[slice(json!([tainted, numbered("zero", 0)]))]), &[zero], Err(failed));
@@ -376,7 +380,7 @@ fn administrative_access_takes_the_device_from_other_claims_of_the_pod() {
 fn a_request_gets_different_devices() {
     let shared = |name: &str| json!({"name": name, "allowMultipleAllocations": true});
     let two = json!({"requests": [exactly("r", json!({"count": 2}))]});
-    check(&devices(&[slice(json!([shared("x")]))]), &[two.clone()], Ok(None));
+    check(&devices(&[slice(json!([shared("x")]))]), std::slice::from_ref(&two), Ok(None));
     check(
         &devices(&[slice(json!([shared("x"), shared("y")]))]),
         &[two.clone(), two],
@@ -394,9 +398,9 @@ fn pools_with_binding_conditions_come_last_and_invalid_ones_are_left_out() {
     let any = json!({"requests": [exactly("r", json!({}))]});
     let conditional = json!([{"name": "slow", "bindingConditions": ["ready"]}]);
     let all = devices(&[pool("a", conditional), pool("b", json!([{"name": "fast"}]))]);
-    check(&all, &[any.clone()], Ok(Some(&[&["r=fast"]])));
+    check(&all, std::slice::from_ref(&any), Ok(Some(&[&["r=fast"]])));
     let twins = json!([{"name": "twin"}, {"name": "twin"}]);
-    check(&devices(&[pool("a", twins.clone())]), &[any.clone()], Err("invalid pools"));
+    check(&devices(&[pool("a", twins.clone())]), std::slice::from_ref(&any), Err("invalid pools"));
     let all = devices(&[pool("a", twins), pool("b", json!([{"name": "fast"}]))]);
     check(&all, &[any], Ok(Some(&[&["r=fast"]])));
 }
