@@ -58,6 +58,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     }
     let options = write_options(call)?;
     let sent = read(call, &request)?;
+    let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>, _: &_| {
         let Some(live) = live else {
             return Err(Status::not_found(&request.group_resource(), &request.name));
@@ -179,7 +180,6 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
     if call.target.subresource.is_empty() {
         authorize_create(server, call).await?;
     }
-    let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>, conversions: &Conversions| {
         if live.is_none() && !request.subresource.is_empty() {
             return Err(Status::not_found(&request.group_resource(), &request.name));
