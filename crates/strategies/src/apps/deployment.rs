@@ -87,7 +87,7 @@ mod tests {
         let pull = "spec.template.spec.containers[0].imagePullPolicy: Unsupported value: \"Other\"…";
         let operator =
             "spec.selector.matchExpressions[0].operator: Invalid value: \"Other\": not a valid selector operator";
-        let selector = "spec.selector: Invalid value: {\"matchExpressions\":…";
+        let selector = "spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\"},\"matchExpressions\":…";
         check_create(
             &workload(),
             &base,
