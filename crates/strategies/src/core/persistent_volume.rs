@@ -8,10 +8,48 @@ use crate::pod_template::{node_selector_terms, node_term_warnings, sources};
 use crate::read::{delegated, is_set, items, shown, text};
 use crate::table::Row;
 use meta::field::{BadValue, ErrorList};
-use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
+use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names, time};
+use registry::Env;
+use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_update(validate_update).with_warnings(warnings))
+    Row::stored(
+        Ruled::new(validate)
+            .with_cells(cells)
+            .with_update(validate_update)
+            .with_default(default_spec)
+            .with_prepare(initial_status)
+            .with_prepare_status(transition_time)
+            .with_warnings(warnings),
+    )
+}
+
+/// Sets the defaults of the spec, which inline volumes of attachments do not have (`SetDefaults_PersistentVolume`).
+fn default_spec(o: &mut Object) {
+    if o.str_at(&["spec", "persistentVolumeReclaimPolicy"]).unwrap_or_default().is_empty() {
+        o.set(&["spec", "persistentVolumeReclaimPolicy"], "Retain");
+    }
+    if o.str_at(&["spec", "volumeMode"]).is_none() {
+        o.set(&["spec", "volumeMode"], "Filesystem");
+    }
+}
+
+fn initial_status(env: Env<'_>, o: &mut Object, old: Option<&Object>) {
+    if old.is_none() {
+        o.set(&["status"], json!({"phase": "Pending", "lastPhaseTransitionTime": time::format(env.clock().now())}));
+    }
+}
+
+/// Sets the time at which the phase changed, unless the client did.
+fn transition_time(env: Env<'_>, o: &mut Object, old: &Object) {
+    const TIME: [&str; 2] = ["status", "lastPhaseTransitionTime"];
+    let same_phase = o.at(&["status", "phase"]) == old.at(&["status", "phase"]);
+    let (sent, before) = (o.at(&TIME).cloned(), old.at(&TIME));
+    match before {
+        Some(t) if same_phase && sent.is_none() => o.set(&TIME, t.clone()),
+        t if !same_phase && (sent.is_none() || sent.as_ref() == t) => o.set(&TIME, time::format(env.clock().now())),
+        _ => {}
+    }
 }
 
 /// Volume sources in order of validation: upstream validates the first one that is set.
@@ -85,7 +123,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     attributes_class(spec, &path, errors);
 }
 
-pub(super) fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if let Some(class) = spec["volumeAttributesClassName"].as_str() {
         let at = path.child("volumeAttributesClassName");
         if class.is_empty() {

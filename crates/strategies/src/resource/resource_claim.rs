@@ -24,7 +24,7 @@ pub(super) fn rules() -> Ruled {
         .with_cells(cells)
         .with_since(validate_since)
         .with_status(claim_status)
-        .with_prepare_status(drop_deallocated)
+        .with_prepare_status(|_, o, old| drop_deallocated(o, old))
         .with_fixed_status_metadata()
 }
 
