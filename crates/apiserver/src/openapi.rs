@@ -469,6 +469,9 @@ fn property(f: &Field, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, 
     if f.atomic || (f.schema.name().is_none() && f.schema.ty == Type::Map && f.schema.atomic) {
         v["x-kubernetes-map-type"] = "atomic".into();
     }
+    if f.granular {
+        v["x-kubernetes-map-type"] = "granular".into();
+    }
     let p = &f.patch;
     let strategies: Vec<&str> = [(p.merge, "merge"), (p.retain_keys, "retainKeys"), (p.replace, "replace")]
         .into_iter()

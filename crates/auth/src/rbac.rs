@@ -262,12 +262,7 @@ impl Authorizer for Rbac {
     }
 
     fn rules(&self, user: &User, namespace: &str) -> Vec<PolicyRule> {
-        let all = || vec!["*".to_owned()];
         let mut rules = Vec::new();
-        if user.is_in(meta::user::GROUP_MASTERS) {
-            rules.push(PolicyRule { verbs: all(), groups: all(), resources: all(), ..PolicyRule::default() });
-            rules.push(PolicyRule { verbs: all(), urls: all(), ..PolicyRule::default() });
-        }
         let mut listed = 0;
         for rule in self.roles_of(user, namespace).flat_map(|(_, rules)| rules.iter()) {
             rules.push(rule.clone());

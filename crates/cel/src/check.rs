@@ -222,7 +222,7 @@ impl Checker<'_> {
     pub fn field(&mut self, at: u32, of: &Type, field: &str) -> Option<(Decl, Box<str>)> {
         let fine = |d: Decl| Some((d, Box::from(field)));
         match self.known.resolve(of) {
-            Type::Object(o) => match o.fields.get(field) {
+            Type::Object(o) => match o.field(field) {
                 Some(f) => Some((f.decl.clone(), f.json.as_str().into())),
                 None if o.open => fine(Type::Dyn.into()),
                 None => {

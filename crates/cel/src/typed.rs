@@ -78,7 +78,7 @@ impl Path {
 
     pub fn field(&self, root: Option<&Decl>, name: &str) -> Self {
         self.step(root, |t| match t {
-            Type::Object(o) => o.fields.get(name).map(|f| f.decl.clone()),
+            Type::Object(o) => o.field(name).map(|f| f.decl.clone()),
             // Attributes of devices have one size for all names.
             Type::Map(_, of) if of.ty.is_dyn() => Some((**of).clone()),
             _ => None,

@@ -1,5 +1,6 @@
 //! Types of expressions and declarations, with the bounds on sizes that the cost estimate needs.
 
+use crate::is_reserved;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -77,6 +78,15 @@ pub struct Object {
     pub fields: BTreeMap<String, Field>,
     /// Whether it may have other fields, of any type.
     pub open: bool,
+}
+
+impl Object {
+    /// The field with this name in an expression. A reserved word also means the field with its escaped name: `self.namespace` is
+    /// `self.__namespace__` (`k8s.io/apiserver/pkg/cel/types.go`, since v1.31).
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        let escaped = || self.fields.get(&format!("__{name}__")).filter(|_| is_reserved(name));
+        self.fields.get(name).or_else(escaped)
+    }
 }
 
 /// A field of an object, under the name that expressions use.

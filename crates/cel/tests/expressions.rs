@@ -278,12 +278,12 @@ fn object() -> Type {
 fn names_and_formats_of_a_schema() {
     let compiled = Env::default()
         .with("x", object())
-        .compile("x.__namespace__ + x.a__dash__b[0] + string(x.at.getFullYear())")
+        .compile("x.__namespace__ + x.namespace + x.a__dash__b[0] + string(has(x.namespace) ? x.at.getFullYear() : 0)")
         .unwrap();
     let x = json!({"namespace": "n", "a-b": ["z"], "at": "2026-01-02T03:04:05Z"});
     let shape = Shape::Fields(vec![("at".into(), Shape::Timestamp)]);
     let v = compiled.program.eval(&Given(&x, Some(&shape)), &mut Budget::new(1000)).unwrap();
-    assert_eq!(v.to_json().unwrap(), json!("nz2026"));
+    assert_eq!(v.to_json().unwrap(), json!("nnz2026"));
 }
 
 #[test]

@@ -97,6 +97,8 @@ struct RawField<'a> {
     set: bool,
     #[serde(default)]
     atomic: bool,
+    #[serde(default)]
+    granular: bool,
     #[serde(rename = "enum", default)]
     enum_values: Vec<Str>,
     merge: Option<Value>,
@@ -228,7 +230,7 @@ impl Builder {
             default: f.default.clone(),
             fill: f.fill.clone().map(|value| Box::new(Fill { value, when: f.when.clone() })),
             presence: match f.e {
-                "*" => Presence::Pointer,
+                "*" | "*!" => Presence::Pointer,
                 "!" => Presence::Always,
                 "{}" => Presence::Struct,
                 _ => Presence::OmitZero,
@@ -240,6 +242,8 @@ impl Builder {
                 merge_key: f.merge.as_ref().and_then(Value::as_str).map(Into::into),
             },
             atomic: f.atomic && !is_list,
+            granular: f.granular,
+            null: f.e == "*!",
             rules: f.rules.iter().map(|r| rule(r)).collect(),
             number: f.p,
             place: f.o,

@@ -1,6 +1,7 @@
 //! Resource quantities (`k8s.io/apimachinery/pkg/api/resource`): `100m`, `1.5Gi`, `1e3`.
 //!
-//! Held in billionths; what is finer is rounded up (away from zero), as upstream does. Values beyond ±2⁶³ saturate.
+//! Held in billionths; what is finer is rounded up (away from zero), as upstream does. In the notation of powers of two, values
+//! beyond ±2⁶³ saturate. In others they are exact up to ±10²⁹, where they saturate; upstream has no bound there.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -36,7 +37,8 @@ pub enum Error {
 }
 
 const NANO: i128 = 1_000_000_000;
-const MAX: i128 = i64::MAX as i128 * NANO;
+const MAX_BINARY: i128 = i64::MAX as i128 * NANO;
+const MAX_DECIMAL: i128 = 10_i128.pow(29) * NANO;
 
 impl Quantity {
     /// An integer.
@@ -112,8 +114,9 @@ impl Quantity {
         if lost || (scale < 0 && count > 0) {
             nanos += 1;
         }
-        if too_big || nanos > MAX {
-            nanos = MAX;
+        let max = if format == Format::BinarySi { MAX_BINARY } else { MAX_DECIMAL };
+        if too_big || nanos > max {
+            nanos = max;
         }
         Ok(Self { nanos: if negative { -nanos } else { nanos }, format })
     }
@@ -311,6 +314,11 @@ mod tests {
             ("1000000Ki", "1000000Ki"),
             ("100", "100"),
             ("1000", "1k"),
+            ("99999999999999999999", "99999999999999999999"),
+            ("-99999999999999999999", "-99999999999999999999"),
+            ("99999999999999999999m", "99999999999999999999m"),
+            ("9223372036854775809e3", "9223372036854775809e3"),
+            ("9Ei", "9223372036854775807"),
         ] {
             assert_eq!(Quantity::parse(input).unwrap().to_string(), expect, "{input}");
         }

@@ -1,6 +1,7 @@
 //! Create: implements the contract of `k8s.io/apiserver/pkg/registry/rest/create.go`.
 
 use crate::admit::Admit;
+use crate::metadata::OwnersSeen;
 use crate::options::WriteOptions;
 use crate::row::Backend;
 use crate::strategy::{Env, Request, Sent};
@@ -27,6 +28,7 @@ impl Registry {
         let Sent { mut object, empties } = sent.into();
         let row = &request.resource;
         if let Backend::Function(f) = &row.backend {
+            managed::on_create(self, request, &mut object, options).await;
             admit.mutate(Operation::Create, &mut object, None).await?;
             admit.validate(Operation::Create, Some(&object), None).await?;
             return f.create(Env::new(self, admit.warnings()), request, object, options).await.map(Written::from);
@@ -81,7 +83,8 @@ impl Registry {
     ) -> Result<Written, Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
-        let env = Env::new(self, admit.warnings());
+        let env = Env::new(self, admit.warnings()).with(options);
+        metadata::remove_duplicate_owners(&mut object, OwnersSeen::InRequest, env);
         managed::on_create(self, request, &mut object, options).await;
         schema::settle(&mut object.0, &row.kind.schema);
         let stamped = Stamp::read(&object);
@@ -91,6 +94,7 @@ impl Registry {
                 let why = "the namespace of the provided object does not match the namespace sent on the request";
                 return Err(Status::bad_request(why));
             }
+            metadata::remove_duplicate_owners(&mut object, OwnersSeen::AfterAdmission, env);
             schema::settle(&mut object.0, &row.kind.schema);
         }
         strategy.permit(env, request, &object, None)?;

@@ -5,6 +5,7 @@ use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagatio
 use crate::strategy::{DeleteStrategy, Request};
 use crate::written::commit_status;
 use crate::{Registry, metadata};
+use jiff::Timestamp;
 use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Operation, Status, time};
 use store::{Action, CommitError, Expect, Op};
 use stored::encode;
@@ -17,7 +18,21 @@ pub enum Deleted {
     Waiting(Object),
 }
 
+/// The next step of a deletion.
+enum Step {
+    /// Remove the object. Its watchers see its last state.
+    Remove,
+    /// It is being deleted already, and the request changes nothing.
+    Wait,
+    /// Write the object with its deletion pending.
+    Mark(Object),
+    /// Write the object with a grace period of zero, then remove it: watchers see both.
+    MarkAndRemove(Object),
+}
+
 impl Registry {
+    /// Deletes an object, or starts its deletion. A server that dies between the two writes of an immediate deletion leaves an object
+    /// whose grace period is over, which the next deletion removes.
     pub async fn delete(
         &self,
         request: &Request,
@@ -30,38 +45,73 @@ impl Registry {
             return Err(Status::method_not_supported(&gr, "delete"));
         };
         let tied = options.preconditions.resource_version.is_some();
+        let mut marked: Option<Object> = None;
         loop {
-            let Some(entry) = self.find(&key)? else {
-                return Err(Status::not_found(&gr, &request.name));
+            let found = match self.find(&key)? {
+                Some(entry) => Some((self.from_stored(row, &entry).await?, entry.revision)),
+                None => None,
             };
-            let live = self.from_stored(row, &entry).await?;
+            let (live, revision) = match (found, &marked) {
+                // Another request removed what this one marked.
+                (None, Some(o)) => return Ok(Deleted::Removed(o.clone())),
+                (Some((live, _)), Some(o)) if live.uid() != o.uid() => return Ok(Deleted::Removed(o.clone())),
+                (Some(_), Some(_)) if tied => return Err(Status::modified(&gr, &request.name)),
+                (Some(found), _) => found,
+                (None, None) => return Err(Status::not_found(&gr, &request.name)),
+            };
             check_preconditions(&options.preconditions, &live, request)?;
             row.strategy.validate_delete(&live)?;
             admit.validate(Operation::Delete, None, Some(&live)).await?;
-            let next = self.begin(request, &live, options);
-            let done = match next {
-                None if options.dry_run => Ok(Deleted::Removed(live)),
-                Some(o) if options.dry_run => Ok(Deleted::Waiting(o)),
-                None => self.remove(request, &live, entry.revision).await.map(|()| Deleted::Removed(live)),
-                // It is being deleted already, and the request changes nothing.
-                Some(o) if o == live => Ok(Deleted::Waiting(o)),
-                Some(mut o) => {
-                    let bytes = self.to_stored(row, &o).await?;
-                    let expect = Expect::Revision(entry.revision);
-                    let op = Op { key: key.clone(), expect, action: Action::Put(bytes) };
-                    self.commit(row, "update", vec![op]).await.map(|c| {
-                        o.set_resource_version(&c.revision.to_string());
-                        Deleted::Waiting(o)
-                    })
-                }
+            let step = self.begin(request, &live, options);
+            let done = match step {
+                Step::Wait => Ok(Deleted::Waiting(live)),
+                Step::Mark(o) if o == live => Ok(Deleted::Waiting(live)),
+                Step::Remove if options.dry_run => Ok(Deleted::Removed(live)),
+                Step::Mark(o) if options.dry_run => Ok(Deleted::Waiting(o)),
+                Step::MarkAndRemove(o) if options.dry_run => Ok(Deleted::Removed(o)),
+                Step::Remove => self.finish(request, live, revision).await,
+                Step::Mark(o) => self.mark(request, o, revision).await?.map(|(o, _)| Deleted::Waiting(o)),
+                Step::MarkAndRemove(o) => match self.mark(request, o, revision).await? {
+                    Ok((o, revision)) => {
+                        marked = Some(o.clone());
+                        self.finish(request, o, revision).await
+                    }
+                    Err(e) => Err(e),
+                },
             };
             match done {
                 Ok(d) => return Ok(d),
+                Err(CommitError::Conflict { .. }) if marked.is_some() => {}
                 Err(CommitError::Conflict { .. }) if tied => return Err(Status::modified(&gr, &request.name)),
                 Err(CommitError::Conflict { .. }) => {}
                 Err(e) => return Err(commit_status(&e)),
             }
         }
+    }
+
+    async fn finish(&self, request: &Request, mut o: Object, revision: u64) -> Result<Deleted, CommitError> {
+        let removed = self.remove(request, &o, revision).await?;
+        o.set_resource_version(&removed.to_string());
+        Ok(Deleted::Removed(o))
+    }
+
+    /// Writes an object whose deletion is pending. Returns it with its revision.
+    async fn mark(
+        &self,
+        request: &Request,
+        mut o: Object,
+        revision: u64,
+    ) -> Result<Result<(Object, u64), CommitError>, Status> {
+        let row = &request.resource;
+        let Some(key) = row.key(o.namespace(), o.name()) else {
+            return Err(Status::method_not_supported(&row.group_resource(), "delete"));
+        };
+        let bytes = self.to_stored(row, &o).await?;
+        let op = Op { key, expect: Expect::Revision(revision), action: Action::Put(bytes) };
+        Ok(self.commit(row, "update", vec![op]).await.map(|c| {
+            o.set_resource_version(&c.revision.to_string());
+            (o, c.revision)
+        }))
     }
 
     /// Deletes an object that cannot be read, ignoring finalizers, preconditions and admission
@@ -102,41 +152,53 @@ impl Registry {
         crate::check_readable(&snapshot, resource, namespace)
     }
 
-    /// The object with its deletion pending; none if it can be removed now.
-    fn begin(&self, request: &Request, live: &Object, options: &DeleteOptions) -> Option<Object> {
+    /// Decides what a deletion does next (`rest.BeforeDelete`, `registry.Store.updateForGracefulDeletionAndFinalizers`).
+    fn begin(&self, request: &Request, live: &Object, options: &DeleteOptions) -> Step {
         let strategy: &dyn DeleteStrategy = &*request.resource.strategy;
         let mut o = live.clone();
-        self.propagate(request, &mut o, options);
-        let grace = strategy.grace_period(&o, options);
-        let must_wait = o.finalizers().next().is_some() || strategy.keeps_alive(&o);
-        if o.is_deleting() {
-            // A second deletion can only shorten the grace period.
-            let left = o.deletion_grace_period_seconds().unwrap_or(0);
-            match grace {
-                Some(g) if g < left => self.set_deletion(&mut o, g),
-                Some(_) if left > 0 => return Some(o),
-                _ => {}
+        let left = o.deletion_grace_period_seconds().unwrap_or(0);
+        let grace = match strategy.grace_period(&o, options) {
+            None => None,
+            Some(grace) if !o.is_deleting() => {
+                self.set_deletion(&mut o, grace);
+                Some(grace)
             }
-            let over = o.deletion_grace_period_seconds().unwrap_or(0) == 0;
-            return if must_wait || (!over && grace.is_some()) { Some(o) } else { None };
+            Some(_) if left == 0 => None,
+            // A second deletion can only shorten the grace period.
+            Some(_) => match options.grace_period_seconds.map(|g| if g < 0 { 1 } else { g }) {
+                Some(sooner) if sooner < left => Some(self.shorten(&mut o, left, sooner)),
+                _ => return Step::Wait,
+            },
+        };
+        self.propagate(request, &mut o, options);
+        let must_wait = o.finalizers().next().is_some() || strategy.keeps_alive(&o);
+        if grace.is_none() && !must_wait {
+            return Step::Remove;
         }
-        match grace {
-            Some(g) if g > 0 => self.set_deletion(&mut o, g),
-            _ if must_wait => self.set_deletion(&mut o, 0),
-            _ => return None,
+        if grace.is_none() && !o.is_deleting() {
+            self.set_deletion(&mut o, 0);
         }
-        strategy.begin_deletion(&mut o);
-        if o.generation() > 0 {
-            o.set_generation(o.generation().saturating_add(1));
+        if !live.is_deleting() {
+            strategy.begin_deletion(&mut o);
+            if o.generation() > 0 {
+                o.set_generation(o.generation().saturating_add(1));
+            }
         }
-        Some(o)
+        if grace == Some(0) && !must_wait { Step::MarkAndRemove(o) } else { Step::Mark(o) }
     }
 
     fn set_deletion(&self, o: &mut Object, grace: i64) {
-        let at = time::plus(self.clock.now(), grace);
-        let m = o.metadata_mut();
-        m.insert("deletionTimestamp".into(), time::format(at).into());
-        m.insert("deletionGracePeriodSeconds".into(), grace.into());
+        mark_deletion(o, time::plus(self.clock.now(), grace), grace);
+    }
+
+    /// Shortens the grace period of a pending deletion, counted from the deletion. Its end does not move into the past: a period that is
+    /// over becomes one second, unless the deletion is immediate.
+    fn shorten(&self, o: &mut Object, left: i64, sooner: i64) -> i64 {
+        let now = self.clock.now();
+        let end = o.deletion_timestamp().and_then(time::parse).map_or(now, |t| time::plus(t, sooner - left));
+        let (end, grace) = if end < now { (now, sooner.min(1)) } else { (end, sooner) };
+        mark_deletion(o, end, grace);
+        grace
     }
 
     /// Adds or removes the finalizers of the garbage collector.
@@ -164,6 +226,12 @@ impl Registry {
             o.set_finalizers(finalizers);
         }
     }
+}
+
+fn mark_deletion(o: &mut Object, end: Timestamp, grace: i64) {
+    let m = o.metadata_mut();
+    m.insert("deletionTimestamp".into(), time::format(end).into());
+    m.insert("deletionGracePeriodSeconds".into(), grace.into());
 }
 
 fn check_preconditions(p: &Preconditions, live: &Object, request: &Request) -> Result<(), Status> {

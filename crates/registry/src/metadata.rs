@@ -1,7 +1,7 @@
 //! Validation of `metadata`, shared by all kinds (`k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 
 use crate::row::Resource;
-use crate::strategy::NameRule;
+use crate::strategy::{Env, NameRule};
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, GroupVersion, Object, Value, names};
 use std::collections::HashSet;
@@ -151,6 +151,43 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
             }
         }
     }
+}
+
+/// Removes owner references that are equal to an earlier one, and warns of them
+/// (`dedupOwnerReferencesAndAddWarning` of `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`).
+pub fn remove_duplicate_owners(object: &mut Object, seen: OwnersSeen, env: Env<'_>) {
+    let Some(Value::Array(references)) = object.at(&["metadata", "ownerReferences"]) else { return };
+    let mut kept: Vec<&Value> = Vec::with_capacity(references.len());
+    let mut uids = HashSet::new();
+    let mut duplicates = Vec::new();
+    for r in references {
+        let uid = r["uid"].as_str().unwrap_or_default();
+        if uids.insert(uid) || !kept.contains(&r) {
+            kept.push(r);
+        } else {
+            duplicates.push(uid);
+        }
+    }
+    if duplicates.is_empty() {
+        return;
+    }
+    let when = match seen {
+        OwnersSeen::InRequest => "",
+        OwnersSeen::AfterAdmission => " after mutating admission happens",
+    };
+    env.warn(format!(
+        ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+        duplicates.join(", ")
+    ));
+    let kept: Vec<Value> = kept.into_iter().cloned().collect();
+    object.set(&["metadata", "ownerReferences"], kept);
+}
+
+/// When duplicates among owner references are found.
+#[derive(Clone, Copy)]
+pub enum OwnersSeen {
+    InRequest,
+    AfterAdmission,
 }
 
 /// Formats a reference with the fields in the order of the Go type.

@@ -2,6 +2,7 @@
 //! how they compute the new object from the old one.
 
 use crate::admit::{Admit, Charge};
+use crate::metadata::OwnersSeen;
 use crate::options::{Preconditions, WriteOptions};
 use crate::strategy::{Env, Request, Sent};
 use crate::versions::Conversions;
@@ -131,7 +132,7 @@ impl Registry {
                         return Ok(Updated::Removed(*o));
                     }
                     match self.remove(request, &o, entry.revision).await {
-                        Ok(()) => return Ok(Updated::Removed(*o)),
+                        Ok(_) => return Ok(Updated::Removed(*o)),
                         Err(CommitError::Conflict { .. }) => {}
                         Err(e) => return Err(commit_status(&e)),
                     }
@@ -160,7 +161,7 @@ impl Registry {
         let Sent { object: mut new, empties } = sent;
         let row = &request.resource;
         let strategy = &row.strategy;
-        let env = Env::new(self, admit.warnings());
+        let env = Env::new(self, admit.warnings()).with(options);
         if new.name() != old.name() {
             let url = &request.name;
             let why = match new.name() {
@@ -172,7 +173,7 @@ impl Registry {
         if !new.uid().is_empty() && new.uid() != old.uid() {
             return Err(uid_mismatch(request, new.uid(), old.uid()));
         }
-        if new.resource_version().is_empty() && row.kind.needs_revision && request.subresource.is_empty() {
+        if new.resource_version().is_empty() && row.kind.needs_revision {
             let path = FieldPath::new("metadata.resourceVersion");
             let e = FieldError::invalid(&path, 0, "must be specified for an update");
             // Upstream's message has the resource here, not the kind.
@@ -182,6 +183,10 @@ impl Registry {
         }
         keep_system_metadata(&mut new, old);
         keep_other_parts(request, &mut new, old);
+        // What a patch makes is seen only after admission.
+        if request.verb != "patch" {
+            metadata::remove_duplicate_owners(&mut new, OwnersSeen::InRequest, env);
+        }
         managed::on_update(self, request, &mut new, old, options).await;
         schema::settle(&mut new.0, &row.kind.schema);
         if admit.mutate(Operation::Update, &mut new, Some(old)).await? == MutatedBy::Anyone {
@@ -189,6 +194,7 @@ impl Registry {
             keep_other_parts(request, &mut new, old);
             schema::settle(&mut new.0, &row.kind.schema);
         }
+        metadata::remove_duplicate_owners(&mut new, OwnersSeen::AfterAdmission, env);
         strategy.permit(env, request, &new, Some(old))?;
         let allocated = match request.subresource.is_empty() {
             true => strategy.allocate(env, &mut new, Some(old))?,
@@ -247,13 +253,13 @@ impl Registry {
         }
     }
 
-    /// Removes an object at a revision, and releases its allocations.
-    pub(crate) async fn remove(&self, request: &Request, object: &Object, revision: u64) -> Result<(), CommitError> {
+    /// Removes an object at a revision, and releases its allocations. Returns the revision of the removal.
+    pub(crate) async fn remove(&self, request: &Request, object: &Object, revision: u64) -> Result<u64, CommitError> {
         let row = &request.resource;
-        let Some(key) = row.key(object.namespace(), object.name()) else { return Ok(()) };
+        let Some(key) = row.key(object.namespace(), object.name()) else { return Ok(revision) };
         let mut ops = vec![Op { key, expect: Expect::Revision(revision), action: Action::Delete }];
         ops.extend(row.strategy.release(self.env(), object));
-        self.commit(row, "delete", ops).await.map(|_| ())
+        Ok(self.commit(row, "delete", ops).await?.revision)
     }
 }
 

@@ -279,8 +279,10 @@ impl<'a> Walk<'a> {
                         self.empty(v);
                     }
                     self.path.pop();
-                    // A slice or map behind a pointer does not exist in the API.
-                    if f.presence == Presence::OmitZero && is_zero(v, f) {
+                    // A slice or map behind a pointer does not exist in the API. A value of none of its type's shapes became null.
+                    if f.presence == Presence::OmitZero && is_zero(v, f)
+                        || f.presence == Presence::Pointer && v.is_null()
+                    {
                         changed.push((f, None));
                     }
                 }
@@ -291,6 +293,7 @@ impl<'a> Walk<'a> {
                         changed.push((f, Some(inner.into())));
                     }
                     Presence::Always => changed.push((f, Some(zero_of(&f.schema)))),
+                    Presence::Pointer if f.null => changed.push((f, Some(Value::Null))),
                     Presence::OmitZero | Presence::Pointer if null.is_some() => changed.push((f, None)),
                     Presence::OmitZero | Presence::Pointer => {}
                 },

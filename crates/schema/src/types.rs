@@ -233,6 +233,10 @@ pub struct Field {
     pub patch: PatchStrategy,
     /// `x-kubernetes-map-type: atomic` on the field.
     pub atomic: bool,
+    /// `x-kubernetes-map-type: granular` on the field: members are owned apart, even if the type is atomic.
+    pub granular: bool,
+    /// A pointer without `omitempty`: written as `null` when absent.
+    pub null: bool,
     /// The protobuf field number; 0 for none.
     pub number: u32,
     /// The position of the field in its Go type.
@@ -305,6 +309,8 @@ impl Field {
             rules: Vec::new(),
             patch: PatchStrategy::default(),
             atomic: false,
+            granular: false,
+            null: false,
             number: 0,
             place: 0,
             go: None,

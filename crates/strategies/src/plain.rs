@@ -42,8 +42,10 @@ pub struct Ruled {
     pub update: fn(&Object, &Object, &mut ErrorList),
     /// Validates an update of the status: the new object and the old one.
     pub status: fn(&Object, &Object, &mut ErrorList),
-    /// Prepares an object for creation.
-    pub prepare: fn(Env<'_>, &mut Object),
+    /// Sets defaults that depend on more than one field.
+    pub default: fn(&mut Object),
+    /// Prepares an object for creation, or for an update of the old one.
+    pub prepare: fn(Env<'_>, &mut Object, Option<&Object>),
     /// Prepares an update of the status: the new object and the old one.
     pub prepare_status: fn(Env<'_>, &mut Object, &Object),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
@@ -64,7 +66,8 @@ impl Ruled {
             since: |_, _, _| {},
             update: |_, _, _| {},
             status: |_, _, _| {},
-            prepare: |_, _| {},
+            default: |_| {},
+            prepare: |_, _, _| {},
             prepare_status: |_, _, _| {},
             warnings: |_, _| Vec::new(),
             names: NameRule::DnsSubdomain,
@@ -94,7 +97,11 @@ impl Ruled {
         Self { status, ..self }
     }
 
-    pub fn with_prepare(self, prepare: fn(Env<'_>, &mut Object)) -> Self {
+    pub fn with_default(self, default: fn(&mut Object)) -> Self {
+        Self { default, ..self }
+    }
+
+    pub fn with_prepare(self, prepare: fn(Env<'_>, &mut Object, Option<&Object>)) -> Self {
         Self { prepare, ..self }
     }
 
@@ -135,6 +142,10 @@ impl CreateStrategy for Ruled {
         self.names
     }
 
+    fn default(&self, o: &mut Object) {
+        (self.default)(o);
+    }
+
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         (self.validate)(o, errors);
     }
@@ -144,7 +155,7 @@ impl CreateStrategy for Ruled {
     }
 
     fn prepare_for_create(&self, env: Env<'_>, _request: &Request, o: &mut Object) {
-        (self.prepare)(env, o);
+        (self.prepare)(env, o, None);
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
@@ -158,8 +169,10 @@ impl CreateStrategy for Ruled {
 
 impl UpdateStrategy for Ruled {
     fn prepare_for_update(&self, env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
-        if request.subresource == "status" {
-            (self.prepare_status)(env, o, old);
+        match request.subresource.as_str() {
+            "" => (self.prepare)(env, o, Some(old)),
+            "status" => (self.prepare_status)(env, o, old),
+            _ => {}
         }
     }
 

@@ -94,8 +94,11 @@ async fn write(
         let mut object = live.clone();
         let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
         object.set(&path, replicas);
-        // Only a resource version from the client makes the write conditional.
-        object.set_resource_version(scale.resource_version());
+        // Only a resource version from the client makes the write conditional. A kind that needs one keeps that of the object
+        // (`apiextensions-apiserver/pkg/registry/customresource/etcd.go`).
+        if !scale.resource_version().is_empty() || !request.resource.kind.needs_revision {
+            object.set_resource_version(scale.resource_version());
+        }
         Ok(Target::object(object))
     };
     let admit = ScaleAdmission { inner: Admission::new(server, call, &request, &options), paths };

@@ -41,7 +41,7 @@ fn collect(v: &Value, t: TypeRef<'_>, depth: usize) -> (bool, Vec<Node>) {
         }
         // A null where a container belongs claims nothing by itself; its parent decides.
         (_, Value::Null) if t.schema.is_some_and(|s| matches!(s.ty, Type::Array | Type::Map | Type::Struct)) => {
-            (t.atomic || t.schema.is_some_and(|s| s.atomic), Vec::new())
+            (t.atomic || !t.granular && t.schema.is_some_and(|s| s.atomic), Vec::new())
         }
         _ => (true, Vec::new()),
     }
@@ -126,5 +126,5 @@ fn is_atomic(t: TypeRef<'_>) -> bool {
         Type::Map | Type::Struct | Type::Raw => s.atomic,
         _ => false,
     };
-    t.atomic || t.schema.is_some_and(by_schema)
+    t.atomic || !t.granular && t.schema.is_some_and(by_schema)
 }

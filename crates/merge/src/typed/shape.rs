@@ -16,12 +16,14 @@ pub struct TypeRef<'a> {
     pub schema: Option<&'a Schema>,
     /// The field is owned as a whole.
     pub atomic: bool,
+    /// Members are owned apart, whatever the type is.
+    pub granular: bool,
 }
 
 impl<'a> TypeRef<'a> {
     /// The shape of a value with this schema.
     pub fn new(schema: Option<&'a Schema>) -> Self {
-        Self { schema, atomic: false }
+        Self { schema, ..Self::default() }
     }
 
     /// The type of an object's member.
@@ -33,7 +35,7 @@ impl<'a> TypeRef<'a> {
     pub(super) fn declared(self, name: &str) -> (Self, bool) {
         let Some(s) = self.schema else { return (Self::default(), false) };
         match s.field(name) {
-            Some(f) => (Self { schema: Some(f.schema.get()), atomic: f.atomic }, true),
+            Some(f) => (Self { schema: Some(f.schema.get()), atomic: f.atomic, granular: f.granular }, true),
             None => (Self::new(s.additional.as_deref()), false),
         }
     }
@@ -60,7 +62,7 @@ impl<'a> Shape<'a> {
         match (v, t.schema) {
             (Value::Object(_), None) => Self::Object,
             (Value::Object(_), Some(s)) => match s.ty {
-                Type::Map | Type::Struct if s.atomic => Self::Leaf,
+                Type::Map | Type::Struct if s.atomic && !t.granular => Self::Leaf,
                 Type::Map | Type::Struct | Type::Any | Type::Raw => Self::Object,
                 _ => Self::Leaf,
             },

@@ -2,6 +2,7 @@
 
 use super::Warnings;
 use crate::Registry;
+use crate::options::WriteOptions;
 use crate::row::Resource;
 use auth::User;
 use meta::{Clock, GroupResource, Object, Rng};
@@ -14,11 +15,18 @@ pub struct Env<'a> {
     pub registry: &'a Registry,
     /// Receives the warnings for the client; none where there is no client.
     warnings: Option<&'a Warnings>,
+    /// Whether nothing will be written.
+    pub dry_run: bool,
 }
 
 impl<'a> Env<'a> {
     pub(crate) fn new(registry: &'a Registry, warnings: Option<&'a Warnings>) -> Self {
-        Self { registry, warnings }
+        Self { registry, warnings, dry_run: false }
+    }
+
+    /// The environment of a write with these options.
+    pub(crate) fn with(self, options: &WriteOptions) -> Self {
+        Self { dry_run: options.dry_run, ..self }
     }
 
     /// Warns the client, also if the request fails.

@@ -53,6 +53,10 @@ fn used<'s>(m: &Members, schema: &'s Schema, found: &mut Vec<&'s Field>) {
                 let Some(items) = f.schema.items.as_deref() else { continue };
                 a.iter().filter_map(Value::as_object).for_each(|m| used(m, items, found));
             }
+            (Some(Value::Object(m)), Type::Map) => {
+                let Some(values) = f.schema.additional.as_deref() else { continue };
+                m.values().filter_map(Value::as_object).for_each(|m| used(m, values, found));
+            }
             _ => {}
         }
     }
@@ -75,6 +79,10 @@ fn without(m: &mut Members, schema: &Schema, allowed: &Allowed<'_>) {
                 let Some(items) = f.schema.items.as_deref() else { continue };
                 a.iter_mut().filter_map(Value::as_object_mut).for_each(|m| without(m, items, allowed));
             }
+            (Some(Value::Object(m)), Type::Map) => {
+                let Some(values) = f.schema.additional.as_deref() else { continue };
+                m.values_mut().filter_map(Value::as_object_mut).for_each(|m| without(m, values, allowed));
+            }
             _ => {}
         }
     }
@@ -94,16 +102,20 @@ mod tests {
         Field { rules, ..Field::new(name, SchemaRef::Inline(Arc::new(schema))) }
     }
 
-    /// `{lifecycle: {signal: OFF, start}, sources: [{bundle: OFF}]}`
+    /// `{lifecycle: {signal: OFF, start}, sources: [{bundle: OFF}], values: {KEY: {bundle: OFF}}}`
     fn schema() -> Schema {
         let of = |fields| Schema { fields, ..Schema::new(Type::Struct) };
         let text = || Schema::new(Type::String);
         let lifecycle =
             of(vec![field("signal", text(), vec![Rule::Off(Some("Signals".into()))]), field("start", text(), vec![])]);
-        let source = of(vec![field("bundle", text(), vec![Rule::Off(None)])]);
-        let items = Some(SchemaRef::Inline(Arc::new(source)));
-        let sources = Schema { items, ..Schema::new(Type::Array) };
-        of(vec![field("lifecycle", lifecycle, vec![]), field("sources", sources, vec![])])
+        let source = || Some(SchemaRef::Inline(Arc::new(of(vec![field("bundle", text(), vec![Rule::Off(None)])]))));
+        let sources = Schema { items: source(), ..Schema::new(Type::Array) };
+        let values = Schema { additional: source(), ..Schema::new(Type::Map) };
+        of(vec![
+            field("lifecycle", lifecycle, vec![]),
+            field("sources", sources, vec![]),
+            field("values", values, vec![]),
+        ])
     }
 
     #[test]
@@ -114,6 +126,12 @@ mod tests {
             (json!({"lifecycle": {"signal": "X", "start": "s"}}), None, json!({"lifecycle": {"start": "s"}})),
             (json!({"lifecycle": {}}), None, json!({"lifecycle": {}})),
             (json!({"sources": [{"bundle": "b"}]}), None, json!({"sources": [{}]})),
+            (json!({"values": {"a": {"bundle": "b"}}}), None, json!({"values": {"a": {}}})),
+            (
+                json!({"values": {"a": {"bundle": "b"}}}),
+                Some(json!({"values": {"c": {"bundle": "b"}}})),
+                json!({"values": {"a": {"bundle": "b"}}}),
+            ),
             (json!({"lifecycle": {"signal": "Y"}}), Some(signal.clone()), json!({"lifecycle": {"signal": "Y"}})),
             (json!({"sources": [{"bundle": "b"}]}), Some(signal), json!({"sources": [{}]})),
         ] {

@@ -7,6 +7,7 @@ use crate::table::Row;
 use async_trait::async_trait;
 use meta::{Object, Status};
 use registry::{Env, Function, Request, WriteOptions};
+use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
     Row::computed(Plain, SelfSubjectReview)
@@ -17,7 +18,8 @@ pub struct SelfSubjectReview;
 #[async_trait]
 impl Function for SelfSubjectReview {
     async fn create(&self, env: Env<'_>, request: &Request, mut o: Object, _: &WriteOptions) -> Result<Object, Status> {
-        o.set(&["metadata", "creationTimestamp"], meta::time::format(env.clock().now()));
+        // As upstream, the response repeats nothing of the request.
+        o.set(&["metadata"], json!({"creationTimestamp": meta::time::format(env.clock().now())}));
         o.set(&["status", "userInfo"], info(&request.user));
         Ok(o)
     }

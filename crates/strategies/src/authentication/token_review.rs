@@ -35,7 +35,7 @@ impl Function for TokenReview {
             Ok(Some(found)) => {
                 json!({"authenticated": true, "user": info(&found.user), "audiences": found.audiences})
             }
-            Ok(None) => json!({"user": {}}),
+            Ok(None) => json!({"user": {}, "error": "invalid bearer token"}),
             Err(why) => json!({"user": {}, "error": why}),
         };
         o.set(&["status"], status);

@@ -6,7 +6,7 @@ use crate::table::Row;
 use async_trait::async_trait;
 use auth::Authorizer;
 use auth::rbac::{MOST_LISTED, PolicyRule};
-use meta::{Object, Status};
+use meta::{Map, Object, Status};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
@@ -55,6 +55,10 @@ impl Function for RulesReview {
             json!({"resourceRules": resource, "nonResourceRules": path, "incomplete": !unlisted.is_empty()});
         if !unlisted.is_empty() {
             status["evaluationError"] = unlisted.join(", ").into();
+        }
+        // As upstream, the response repeats nothing of the request.
+        for part in ["metadata", "spec"] {
+            o.set(&[part], Map::new());
         }
         o.set(&["status"], status);
         Ok(o)

@@ -1,6 +1,6 @@
 //! Inline volume specifications in VolumeAttachments.
 
-use super::persistent_volume::{attributes_class, volume_source};
+use super::persistent_volume::volume_source;
 use super::volume::access_modes;
 use crate::read::{is_set, text};
 use meta::field::ErrorList;
@@ -34,5 +34,4 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
     access_modes(spec, path, errors);
     volume_source(spec, "", path, errors);
-    attributes_class(spec, path, errors);
 }

@@ -46,6 +46,9 @@ impl CreateStrategy for Node {
             && o.at(&["spec", "podCIDRs"]).is_none_or(|l| l[0] != c.as_str())
         {
             o.set(&["spec", "podCIDRs"], vec![c]);
+        } else if let Some(first) = o.at(&["spec", "podCIDRs"]).and_then(|l| l[0].as_str()).filter(|c| !c.is_empty()) {
+            let first = first.to_owned();
+            o.set(&["spec", "podCIDR"], first);
         }
         if o.at(&["status", "allocatable"]).is_none()
             && let Some(c) = o.at(&["status", "capacity"]).cloned()

@@ -8,35 +8,47 @@ use crate::pod_template::{node_selector_terms, node_term_warnings, sources};
 use crate::read::{delegated, is_set, items, shown, text};
 use crate::table::Row;
 use meta::field::{BadValue, ErrorList};
-use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
+use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names, time};
 use registry::Env;
+use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
-    let strategy = Ruled::new(validate).with_cells(cells).with_update(validate_update).with_warnings(warnings);
     Row::stored(
-        strategy
-            .with_prepare(|env, o| o.set(&TRANSITION, now(env)))
-            .with_prepare_status(|env, o, old| set_transition(o, old, &now(env))),
+        Ruled::new(validate)
+            .with_cells(cells)
+            .with_update(validate_update)
+            .with_default(default_spec)
+            .with_prepare(initial_status)
+            .with_prepare_status(transition_time)
+            .with_warnings(warnings),
     )
 }
 
-fn now(env: Env<'_>) -> String {
-    meta::time::format(env.clock().now())
+/// Sets the defaults of the spec, which inline volumes of attachments do not have (`SetDefaults_PersistentVolume`).
+fn default_spec(o: &mut Object) {
+    if o.str_at(&["spec", "persistentVolumeReclaimPolicy"]).unwrap_or_default().is_empty() {
+        o.set(&["spec", "persistentVolumeReclaimPolicy"], "Retain");
+    }
+    if o.str_at(&["spec", "volumeMode"]).is_none() {
+        o.set(&["spec", "volumeMode"], "Filesystem");
+    }
 }
 
-const PHASE: [&str; 2] = ["status", "phase"];
-/// When the phase changed.
-const TRANSITION: [&str; 2] = ["status", "lastPhaseTransitionTime"];
+fn initial_status(env: Env<'_>, o: &mut Object, old: Option<&Object>) {
+    if old.is_none() {
+        o.set(&["status"], json!({"phase": "Pending", "lastPhaseTransitionTime": time::format(env.clock().now())}));
+    }
+}
 
-/// Sets the time of the last change of the phase, unless the client did.
-fn set_transition(o: &mut Object, old: &Object, now: &str) {
-    let (time, before) = (o.str_at(&TRANSITION), old.str_at(&TRANSITION));
-    let value = match o.str_at(&PHASE) == old.str_at(&PHASE) {
-        true => before.filter(|_| time.is_none()),
-        false => (time.is_none() || time == before).then_some(now),
-    };
-    if let Some(value) = value {
-        o.set(&TRANSITION, value.to_owned());
+/// Sets the time at which the phase changed, unless the client did.
+fn transition_time(env: Env<'_>, o: &mut Object, old: &Object) {
+    const TIME: [&str; 2] = ["status", "lastPhaseTransitionTime"];
+    let same_phase = o.at(&["status", "phase"]) == old.at(&["status", "phase"]);
+    let (sent, before) = (o.at(&TIME).cloned(), old.at(&TIME));
+    match before {
+        Some(t) if same_phase && sent.is_none() => o.set(&TIME, t.clone()),
+        t if !same_phase && (sent.is_none() || sent.as_ref() == t) => o.set(&TIME, time::format(env.clock().now())),
+        _ => {}
     }
 }
 
@@ -111,7 +123,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     attributes_class(spec, &path, errors);
 }
 
-pub(super) fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if let Some(class) = spec["volumeAttributesClassName"].as_str() {
         let at = path.child("volumeAttributesClassName");
         if class.is_empty() {

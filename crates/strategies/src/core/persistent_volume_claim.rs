@@ -16,7 +16,7 @@ pub fn row(_: &Config) -> Row {
             .with_cells(cells)
             .with_update(validate_update)
             .with_status(validate_status)
-            .with_prepare(|_, o| same_sources(o))
+            .with_prepare(|_, o, old| same_sources(o, old))
             .with_warnings(warnings),
     )
 }
@@ -81,8 +81,8 @@ fn data_source(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// Synchronizes `dataSource` and the newer `dataSourceRef`. Drops a `dataSource` of a kind that only `dataSourceRef`
-/// supports.
-fn same_sources(o: &mut Object) {
+/// supports, unless the claim has a source already.
+fn same_sources(o: &mut Object, old: Option<&Object>) {
     const OLD: [&str; 2] = ["spec", "dataSource"];
     const NEW: [&str; 2] = ["spec", "dataSourceRef"];
     // Cross-namespace data sources are not supported.
@@ -96,7 +96,8 @@ fn same_sources(o: &mut Object) {
                 (text(&s, "apiGroup"), text(&s, "kind")),
                 ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
             );
-            if known {
+            let in_use = old.is_some_and(|old| old.at(&OLD).or_else(|| old.at(&NEW)).is_some());
+            if known || in_use {
                 o.set(&NEW, s);
             } else {
                 o.remove(&OLD);
@@ -313,7 +314,7 @@ mod tests {
         let check = |mut spec: Value, source: &Value, reference: &Value| {
             spec = json!({"spec": spec});
             let mut claim = Object::from_value(spec).expect("an object");
-            same_sources(&mut claim);
+            same_sources(&mut claim, None);
             let at = |key: &str| claim.at(&["spec", key]).cloned().unwrap_or_default();
             assert_eq!((&at("dataSource"), &at("dataSourceRef")), (source, reference));
         };

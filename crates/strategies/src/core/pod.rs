@@ -47,12 +47,13 @@ impl CreateStrategy for Pod {
         let qos = qos_class(o);
         o.set(&["status"], json!({"phase": "Pending", "qosClass": qos}));
         if o.at(&["spec", "schedulingGates"]).and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
-            let c = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
-                "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
+            let now = meta::time::format(env.clock().now());
+            let c = json!([{"type": "PodScheduled", "status": "False", "lastProbeTime": null, "lastTransitionTime": now,
+                "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
             o.set(&["status", "conditions"], c);
         }
         pod_update::merge_label_keys(o);
-        pod_apparmor::sync_annotations(o, env);
+        pod_apparmor::fields_from_annotations(o, env);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {

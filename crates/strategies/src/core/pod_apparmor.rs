@@ -1,5 +1,4 @@
-//! AppArmor profiles in fields and in deprecated annotations (upstream `applyAppArmorVersionSkew`): on create, each
-//! form is set from the other.
+//! AppArmor profiles in deprecated annotations (upstream `applyAppArmorVersionSkew`): on create, the fields are set from them.
 
 use crate::pod_template::{apparmor, apparmor_profile};
 use crate::read::text;
@@ -11,7 +10,7 @@ use serde_json::json;
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-pub fn sync_annotations(o: &mut Object, env: Env<'_>) {
+pub fn fields_from_annotations(o: &mut Object, env: Env<'_>) {
     if o.str_at(&["spec", "os", "name"]) == Some("windows") {
         return;
     }
@@ -22,44 +21,24 @@ pub fn sync_annotations(o: &mut Object, env: Env<'_>) {
         for c in &mut containers {
             let key = format!("{ANNOTATION}{}", text(c, "name"));
             let own = &c["securityContext"]["appArmorProfile"];
-            match o.annotation(&key).map(str::to_owned) {
-                None => {
-                    let profile = if own.is_object() { Some(own) } else { of_pod.as_ref() };
-                    if let Some(value) = profile.and_then(annotation_value) {
-                        o.set_annotation(&key, &value);
-                    }
+            let Some(value) = o.annotation(&key).filter(|_| !own.is_object()) else { continue };
+            let profile = profile_field(value);
+            let differs = profile.is_some() && profile != of_pod;
+            if differs || profile.is_none() {
+                let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+                env.warn(format!("metadata.annotations[{key}]: {why}"));
+            }
+            if let Some(profile) = profile.filter(|_| differs) {
+                if !c["securityContext"].is_object() {
+                    c["securityContext"] = json!({});
                 }
-                Some(_) if own.is_object() => {}
-                Some(value) => {
-                    let profile = profile_field(&value);
-                    let differs = profile.is_some() && profile != of_pod;
-                    if differs || profile.is_none() {
-                        let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
-                        env.warn(format!("metadata.annotations[{key}]: {why}"));
-                    }
-                    if let Some(profile) = profile.filter(|_| differs) {
-                        if !c["securityContext"].is_object() {
-                            c["securityContext"] = json!({});
-                        }
-                        c["securityContext"]["appArmorProfile"] = profile;
-                        changed = true;
-                    }
-                }
+                c["securityContext"]["appArmorProfile"] = profile;
+                changed = true;
             }
         }
         if changed {
             o.set(&["spec", list], containers);
         }
-    }
-}
-
-/// Returns the annotation value of a profile.
-fn annotation_value(profile: &Value) -> Option<String> {
-    match text(profile, "type") {
-        "Unconfined" => Some("unconfined".into()),
-        "RuntimeDefault" => Some("runtime/default".into()),
-        "Localhost" => profile["localhostProfile"].as_str().map(|p| format!("localhost/{p}")),
-        _ => None,
     }
 }
 

@@ -8,9 +8,16 @@ use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+use registry::Env;
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(|_, _| {}).with_since(validate).with_cells(cells).with_warnings(warnings))
+    Row::stored(
+        Ruled::new(|_, _| {})
+            .with_since(validate)
+            .with_cells(cells)
+            .with_prepare(drop_topology)
+            .with_warnings(warnings),
+    )
 }
 
 const ENDPOINTS_MAX: usize = 1000;
@@ -41,6 +48,27 @@ fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         let name = text(p, "name");
         if ports[..i].iter().any(|q| text(q, "name") == name) {
             errors.push(FieldError::duplicate(&at.index(i).child("name"), name));
+        }
+    }
+}
+
+/// Drops `deprecatedTopology`, which v1 does not write, unless the endpoints are unchanged. The name of a node that an endpoint had there
+/// before becomes its `nodeName` (`dropTopologyOnV1` of `pkg/registry/discovery/endpointslice/strategy.go`).
+fn drop_topology(_: Env<'_>, o: &mut Object, old: Option<&Object>) {
+    const HOST: &str = "kubernetes.io/hostname";
+    const TOPOLOGY: &str = "deprecatedTopology";
+    let before = old.and_then(|o| o.get("endpoints"));
+    if before.is_some() && before == o.get("endpoints") {
+        return;
+    }
+    let had =
+        |node: &str| before.and_then(Value::as_array).is_some_and(|a| a.iter().any(|e| e[TOPOLOGY][HOST] == node));
+    let Some(Value::Array(endpoints)) = o.0.get_mut("endpoints") else { return };
+    for e in endpoints.iter_mut().filter_map(Value::as_object_mut) {
+        let Some(topology) = e.remove(TOPOLOGY) else { continue };
+        let node = topology[HOST].as_str().filter(|n| !n.is_empty() && had(n) && names::dns_subdomain(n).is_empty());
+        if let Some(node) = node.filter(|_| e.get("nodeName").is_none_or(Value::is_null)) {
+            e.insert("nodeName".into(), node.into());
         }
     }
 }

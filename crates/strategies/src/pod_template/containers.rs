@@ -90,7 +90,7 @@ fn common(s: &PodContext<'_>, c: &Value, at: &FieldPath, errors: &mut ErrorList)
 /// Validates volume mounts and environment variables.
 pub fn surroundings(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
     mounts::rules(c, at, volumes, errors);
-    env::variables(c, at, volumes, errors);
+    env::variables(c, at, errors);
 }
 
 /// Checks that host ports are unique.

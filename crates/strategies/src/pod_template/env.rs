@@ -49,10 +49,10 @@ const HUGE: [&str; 2] = ["limits.hugepages-", "requests.hugepages-"];
 
 const SOURCES: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
 
-pub fn variables(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
+pub fn variables(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (i, e) in items(c, "env").iter().enumerate() {
         if e["valueFrom"].is_object() {
-            source(e, &at.child("env").index(i).child("valueFrom"), volumes, errors);
+            source(e, &at.child("env").index(i).child("valueFrom"), errors);
         }
     }
     for (i, e) in items(c, "envFrom").iter().enumerate() {
@@ -60,24 +60,34 @@ pub fn variables(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, err
     }
 }
 
-fn source(e: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
+/// Validates the volumes of variables from files: volumes of the pod, valid or not, of type `emptyDir` (`validateFileKeyRefVolumes`).
+pub fn file_volumes(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let volumes: HashMap<&str, &Value> = items(spec, "volumes").iter().map(|v| (text(v, "name"), v)).collect();
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for (i, c) in items(spec, list).iter().enumerate() {
+            for (j, e) in items(c, "env").iter().enumerate().filter(|(_, e)| is_set(&e["valueFrom"], "fileKeyRef")) {
+                let name = text(&e["valueFrom"]["fileKeyRef"], "volumeName");
+                let at = path.child(list).index(i).child("env").index(j);
+                let at = at.child("valueFrom").child("fileKeyRef").child("volumeName");
+                match volumes.get(name) {
+                    None => errors.push(FieldError::not_found(&at, name)),
+                    Some(v) if !v["emptyDir"].is_object() => {
+                        errors.push(FieldError::invalid(&at, name, "referenced volume must be of type emptyDir"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+}
+
+fn source(e: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let from = &e["valueFrom"];
     if is_set(from, "fieldRef") {
         field_ref(&from["fieldRef"], &ENV_FIELDS, &at.child("fieldRef"), errors);
     }
     if is_set(from, "resourceFieldRef") {
         resource_ref(&from["resourceFieldRef"], Consumer::Container, &at.child("resourceFieldRef"), errors);
-    }
-    if is_set(from, "fileKeyRef") {
-        let volume = text(&from["fileKeyRef"], "volumeName");
-        let at = at.child("fileKeyRef").child("volumeName");
-        match volumes.get(volume) {
-            None => errors.push(FieldError::not_found(&at, volume)),
-            Some(v) if !v["emptyDir"].is_object() => {
-                errors.push(FieldError::invalid(&at, volume, "referenced volume must be of type emptyDir"));
-            }
-            Some(_) => {}
-        }
     }
     let why = match SOURCES.iter().filter(|k| is_set(from, k)).count() {
         0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",

@@ -94,7 +94,8 @@ pub fn host_network_ports(spec: &mut Value) {
     for list in ["initContainers", "containers"] {
         for c in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             for p in c.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-                if p["hostPort"].as_i64().unwrap_or(0) == 0 {
+                let has = |k: &str| p[k].as_i64().unwrap_or(0) != 0;
+                if !has("hostPort") && has("containerPort") {
                     p["hostPort"] = p["containerPort"].clone();
                 }
             }
@@ -145,6 +146,7 @@ pub fn spec(spec: &Value, owner: SpecOwner<'_>, path: &FieldPath, errors: &mut E
         errors.push(FieldError::required(&path.child("containers"), ""));
     }
     containers::rules(&containers::PodContext { spec, volumes: &volumes, owner }, path, errors);
+    env::file_volumes(spec, path, errors);
     resources::pod(spec, &path.child("resources"), errors);
     security::pod(spec, path, errors);
     scheduling::rules(spec, path, errors);

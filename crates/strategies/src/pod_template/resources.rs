@@ -257,13 +257,23 @@ fn aggregate(spec: &Value, part: &'static str) -> BTreeMap<String, Quantity> {
     all
 }
 
-/// Sets absent pod-level requests if limits are set: from the aggregate of the containers, otherwise from the limits.
+/// Sets absent pod-level limits of huge pages from the aggregate of the containers, and absent pod-level requests from the aggregate of the
+/// containers, otherwise from the limits (`defaultHugePagePodLimits` and `defaultPodRequests` of `pkg/apis/core/v1/defaults.go`).
 pub fn default_of_pod(spec: &mut Value) {
-    let limits = spec["resources"]["limits"].as_object().cloned().unwrap_or_default();
+    let part = |k: &str| spec["resources"][k].as_object().cloned().unwrap_or_default();
+    let (mut limits, mut requests) = (part("limits"), part("requests"));
+    if limits.is_empty() && requests.is_empty() {
+        return;
+    }
+    for (k, q) in aggregate(spec, "limits") {
+        if is_huge(&k) && !requests.contains_key(&k) && !limits.contains_key(&k) {
+            limits.insert(k, q.to_string().into());
+        }
+    }
     if limits.is_empty() {
         return;
     }
-    let mut requests = spec["resources"]["requests"].as_object().cloned().unwrap_or_default();
+    spec["resources"]["limits"] = Value::Object(limits.clone());
     for (k, q) in aggregate_requests(spec) {
         if is_pod_level(&k) && overcommits(&k) && !requests.contains_key(&k) {
             requests.insert(k, q.to_string().into());
@@ -384,5 +394,34 @@ mod tests {
         check(json!([sidecar("1")]), json!([c("1")]), "2");
         check(json!([sidecar("1"), c("3")]), json!([c("1")]), "4");
         check(json!([c("3"), sidecar("1")]), json!([c("1")]), "3");
+    }
+
+    #[test]
+    fn defaults_of_pod_level_resources() {
+        let huge = |n: &str| json!({"limits": {"hugepages-2Mi": n}, "requests": {"hugepages-2Mi": n}});
+        for (own, containers, want) in [
+            (json!({}), json!([huge("2Mi")]), json!({})),
+            (
+                json!({"requests": {"cpu": "1"}}),
+                json!([huge("2Mi"), huge("4Mi")]),
+                json!({"limits": {"hugepages-2Mi": "6Mi"}, "requests": {"cpu": "1", "hugepages-2Mi": "6Mi"}}),
+            ),
+            (
+                json!({"limits": {"cpu": "2"}}),
+                json!([huge("2Mi"), {"requests": {"cpu": "1"}}]),
+                json!({"limits": {"cpu": "2", "hugepages-2Mi": "2Mi"}, "requests": {"cpu": "1", "hugepages-2Mi": "2Mi"}}),
+            ),
+            (
+                json!({"requests": {"hugepages-2Mi": "8Mi"}}),
+                json!([huge("2Mi")]),
+                json!({"requests": {"hugepages-2Mi": "8Mi"}}),
+            ),
+        ] {
+            let containers: Vec<Value> =
+                containers.as_array().unwrap().iter().map(|r| json!({"resources": r})).collect();
+            let mut spec = json!({"resources": own, "containers": containers});
+            default_of_pod(&mut spec);
+            assert_eq!(spec["resources"], want, "{own}");
+        }
     }
 }

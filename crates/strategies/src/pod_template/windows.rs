@@ -55,7 +55,7 @@ pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         return;
     }
     match text(os, "name") {
-        "" => errors.push(FieldError::required(&path.child("os").child("name"), "cannot be empty")),
+        "" => errors.push(FieldError::required(&path.child("os").child("name"), "")),
         "linux" => {
             const WHY: &str = "windows options cannot be set for a linux pod";
             if is_set(&spec["securityContext"], "windowsOptions") {

@@ -8,7 +8,8 @@ use crate::pod_template::scheduling::node_selector_terms;
 use crate::read::{delegated, is_sent, items, shown, shown_list, text};
 use crate::table::Row;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Value, names};
+use meta::{FieldError, FieldPath, Object, Value, names, time};
+use registry::Env;
 use std::collections::HashMap;
 
 pub fn row(_: &Config) -> Row {
@@ -16,11 +17,28 @@ pub fn row(_: &Config) -> Row {
         Ruled::new(|_, _| {})
             .with_since(validate_since)
             .with_update(validate_update)
+            .with_prepare(date_taints)
             .unselectable("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice"),
     )
 }
 
 const TERM: &str = "io.k8s.api.core.v1.NodeSelectorTerm";
+/// Taints without a time are added now (`SetDefaults_DeviceTaint`).
+fn date_taints(env: Env<'_>, o: &mut Object, _: Option<&Object>) {
+    let now = time::format(env.clock().now());
+    let Some(Value::Array(mut devices)) = o.at(&["spec", "devices"]).cloned() else { return };
+    let mut dated = false;
+    for t in devices.iter_mut().filter_map(|d| d.get_mut("taints")?.as_array_mut()).flatten() {
+        if let Some(m) = t.as_object_mut().filter(|m| m.get("timeAdded").is_none_or(Value::is_null)) {
+            m.insert("timeAdded".into(), now.as_str().into());
+            dated = true;
+        }
+    }
+    if dated {
+        o.set(&["spec", "devices"], devices);
+    }
+}
+
 const ALWAYS: &str = "must be either unset or set to true";
 const DEVICES_MAX: usize = 128;
 /// Maximum number of devices if some have taints, counters or lists among their attributes.

@@ -13,13 +13,11 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_warnings(warnings))
 }
 
-/// Checks that free capacity and maximum volume size are not negative.
+/// Checks that the free capacity is not negative. As upstream, the maximum volume size may be.
 fn validate(o: &Object, errors: &mut ErrorList) {
-    for key in ["capacity", "maximumVolumeSize"] {
-        let Some(text) = o.str_at(&[key]) else { continue };
-        if meta::Quantity::parse(text).is_ok_and(|q| q.sign() < 0) {
-            errors.push(FieldError::invalid(&FieldPath::new(key), text, "must be greater than or equal to 0"));
-        }
+    let Some(text) = o.str_at(&["capacity"]) else { return };
+    if meta::Quantity::parse(text).is_ok_and(|q| q.sign() < 0) {
+        errors.push(FieldError::invalid(&FieldPath::new("capacity"), text, "must be greater than or equal to 0"));
     }
 }
 

@@ -9,6 +9,8 @@ mod bad_input;
 mod concurrency;
 mod custom;
 mod decisions;
+mod deletions;
+mod derived;
 mod devices;
 mod documents;
 mod escalation;

@@ -211,6 +211,12 @@ async fn schemas_of_items_are_read_as_schemas() {
     let a = c.call("POST", &path, definition(json!({"type": 7}))).await;
     let message = a.body["message"].as_str().unwrap();
     assert!(a.code == 400 && message.ends_with("openAPIV3Schema.properties.items.type of type string"), "{message}");
+    for none in [json!([]), json!("x"), json!(1), Value::Null] {
+        let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "not": {"items": none}});
+        let a = c.call("POST", &path, definition(free)).await;
+        let not = a.body.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/l/items/not");
+        assert_eq!((a.code, not), (201, Some(&json!({}))), "{none}: {}", a.body);
+    }
 }
 
 #[tokio::test]

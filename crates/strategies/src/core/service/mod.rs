@@ -30,6 +30,9 @@ pub fn row(config: &Config) -> Row {
     Row::stored(Service::new(config))
 }
 
+/// How long a client keeps its endpoint by default (`DefaultClientIPServiceAffinitySeconds`).
+const CLIENT_IP_SECONDS: i64 = 10_800;
+
 pub struct Service {
     /// ClusterIP ranges: one, or one per family. The first is the default family.
     ranges: Vec<Cidr>,
@@ -75,6 +78,11 @@ impl CreateStrategy for Service {
         let no_policy = spec["externalTrafficPolicy"].as_str().unwrap_or_default().is_empty();
         if spec["type"] == "ClusterIP" && named && no_policy {
             spec["externalTrafficPolicy"] = "Cluster".into();
+        }
+        if spec["sessionAffinity"] == "ClientIP"
+            && spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"].is_null()
+        {
+            spec["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": CLIENT_IP_SECONDS}});
         }
         if spec["sessionAffinity"] == "None"
             && let Some(m) = spec.as_object_mut()

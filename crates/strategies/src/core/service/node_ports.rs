@@ -96,8 +96,9 @@ impl<'a> Allocation<'a> {
         !recorded && !self.taken.contains(&n)
     }
 
+    /// Allocates a requested port. As upstream, a dry run accepts a port outside the range.
     fn take(&mut self, n: i64) -> Result<(), String> {
-        if !u16::try_from(n).is_ok_and(|n| self.range.contains(&n)) {
+        if !self.env.dry_run && !u16::try_from(n).is_ok_and(|n| self.range.contains(&n)) {
             let (a, b) = (self.range.start(), self.range.end());
             return Err(format!("provided port is not in the valid range. The range of valid ports is {a}-{b}"));
         }

@@ -55,7 +55,7 @@ async fn tokens_are_valid_while_their_bound_objects_exist() {
         status["authenticated"].is_null() && status["error"].as_str().unwrap().contains("token audiences"),
         "{status}"
     );
-    assert_eq!(review("nobody's", json!([])).await, json!({"user": {}}));
+    assert_eq!(review("nobody's", json!([])).await, json!({"user": {}, "error": "invalid bearer token"}));
     // A changed one is none.
     let other = format!("{}AAAA", &text(&t)[..text(&t).len() - 4]);
     assert_eq!(holder(&c, &other).await.0, 401);

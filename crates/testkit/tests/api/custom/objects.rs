@@ -201,6 +201,18 @@ async fn scale_goes_through_the_paths_of_the_definition() {
     assert_eq!(a.code, 200, "{}", a.body);
     let o = c.call("GET", &path, Value::Null).await.body;
     assert_eq!((&o["spec"]["size"], &o["metadata"]["generation"]), (&json!(5), &json!(2)));
+    // Without a resource version the update is of the newest object; with another one it is refused.
+    let scale =
+        |m: Value| json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": m, "spec": {"replicas": 7}});
+    let a = c.call("PUT", &format!("{path}/scale"), scale(json!({"name": "a", "namespace": "default"}))).await;
+    assert_eq!((a.code, &a.body["spec"]["replicas"]), (200, &json!(7)), "{}", a.body);
+    let old = json!({"name": "a", "namespace": "default", "resourceVersion": o["metadata"]["resourceVersion"]});
+    assert_eq!(c.call("PUT", &format!("{path}/scale"), scale(old)).await.code, 409);
+    // The status needs one as the object does.
+    let mut status = o;
+    status["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    let a = c.call("PUT", &format!("{path}/status"), status).await;
+    assert_eq!(causes(&a), [("metadata.resourceVersion".into(), "FieldValueInvalid".into())], "{}", a.body);
     let a = c.call("POST", CRONTABS, crontab("b", json!({"size": -1}))).await;
     assert_eq!(causes(&a), [(".spec.size".into(), "FieldValueInvalid".into())], "{}", a.body);
 }
