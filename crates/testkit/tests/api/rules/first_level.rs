@@ -106,8 +106,8 @@ async fn members_of_other_types_are_not_validated() {
     let inline = json!({"accessModes": ["ReadWriteOnce"], "csi": {"driver": "a.example", "volumeHandle": "h"}});
     let body = json!({"metadata": {"name": "a"},
         "spec": {"attacher": "a.example", "nodeName": "n", "source": {"inlineVolumeSpec": inline}}});
-    let class = "spec.source.inlineVolumeSpec.storageClassName: Forbidden: may not be specified in the context";
-    let cases: Vec<FieldCase> = vec![("/spec/source/inlineVolumeSpec/storageClassName", json!("A"), &[class])];
+    const CLASS: &str = "spec.source.inlineVolumeSpec.storageClassName: Forbidden: may not be specified in the context";
+    let cases: Vec<FieldCase> = vec![("/spec/source/inlineVolumeSpec/storageClassName", json!("A"), &[CLASS])];
     check_errors(&c, "POST", "/apis/storage.k8s.io/v1/volumeattachments", &body, &cases).await;
 }
 
@@ -147,7 +147,7 @@ async fn lists_sent_empty_are_set() {
     let c = cluster().await;
     let ephemeral =
         json!([{"name": "e", "image": "i", "ports": [], "resources": {"claims": []}, "restartPolicyRules": []}]);
-    let create = "spec.ephemeralContainers: Forbidden: cannot be set on create";
+    const CREATE: &str = "spec.ephemeralContainers: Forbidden: cannot be set on create";
     let metadata = json!({"uid": "u", "finalizers": [], "managedFields": []});
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {"metadata": metadata, "spec": claim}}});
@@ -161,7 +161,7 @@ async fn lists_sent_empty_are_set() {
             "/spec/ephemeralContainers",
             ephemeral,
             &[
-                create,
+                CREATE,
                 "spec.ephemeralContainers[0].ports: Forbidden",
                 "spec.ephemeralContainers[0].resources: Forbidden",
                 "spec.ephemeralContainers[0].restartPolicyRules: Forbidden",
