@@ -363,7 +363,7 @@ async fn managers_of_different_versions_know_of_each_other() {
     let c = Cluster::start(4).await;
     define(&c, same_schemas()).await;
     let applied = |manager: &'static str, path: &'static str, body: Value| apply(&c, manager, path, body);
-    let o = |version: &str, spec: Value| json!({"apiVersion": format!("stable.example.com/{version}"), "kind": "CronTab", "spec": spec});
+    let o = |version: &str, spec: Value| json!({"apiVersion": format!("stable.example.com/{version}"), "kind": "CronTab", "metadata": {"name": "m"}, "spec": spec});
     assert_eq!(applied("one", CRONTABS, o("v1", json!({"a": "1"}))).await.code, 201);
     let b = applied("two", V2, o("v2", json!({"b": "2"}))).await;
     assert_eq!((b.code, &b.body["spec"]), (200, &json!({"a": "1", "b": "2"})), "{}", b.body);
