@@ -36,7 +36,7 @@ async fn endpoint_slices() {
         "endpoints": [{"addresses": ["10.0.0.1"]}]});
     const A: &str = "/endpoints/0/addresses/0";
     let cases: Vec<FieldCase> = vec![
-        (A, json!("::2"), &["endpoints[0].addresses[0]: Invalid value: \"::2\": must be an IPv4 address"]),
+        (A, json!("::2"), &["endpoints[0].addresses: Invalid value: \"::2\": must be an IPv4 address"]),
         (
             A,
             json!("127.0.0.1"),

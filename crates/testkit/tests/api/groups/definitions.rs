@@ -58,7 +58,10 @@ async fn versions_are_shown_as_the_server_keeps_them() {
         (
             "/spec/conversion/webhook/clientConfig/service/path",
             json!("x"),
-            &["spec.conversion.webhookClientConfig.service.path: Invalid value: \"x\": must start with a '/'"],
+            &[
+                "spec.conversion.webhookClientConfig.service.path: Invalid value: \"x\": must start with a '/'",
+                "spec.conversion.webhookClientConfig.service.path: Invalid value: \"x\": segment[0] may not be empty",
+            ],
         ),
         ("/spec/conversion/webhook/clientConfig/caBundle", json!("eA=="), &[]),
     ];

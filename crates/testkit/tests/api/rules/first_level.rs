@@ -171,6 +171,7 @@ async fn lists_sent_empty_are_set() {
             "/spec/volumes/0",
             volume,
             &[
+                "spec.containers[0].volumeMounts[0].name: Not found",
                 "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.finalizers: Forbidden: cannot be set",
                 "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.managedFields: Forbidden: cannot be set",
                 "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.uID: Forbidden: cannot be set",
