@@ -40,14 +40,20 @@ fn initial_status(env: Env<'_>, o: &mut Object, old: Option<&Object>) {
     }
 }
 
+/// When the phase changed.
+const TRANSITION: [&str; 2] = ["status", "lastPhaseTransitionTime"];
+
 /// Sets the time at which the phase changed, unless the client did.
 fn transition_time(env: Env<'_>, o: &mut Object, old: &Object) {
-    const TIME: [&str; 2] = ["status", "lastPhaseTransitionTime"];
+    set_transition(o, old, &time::format(env.clock().now()));
+}
+
+fn set_transition(o: &mut Object, old: &Object, now: &str) {
     let same_phase = o.at(&["status", "phase"]) == old.at(&["status", "phase"]);
-    let (sent, before) = (o.at(&TIME).cloned(), old.at(&TIME));
+    let (sent, before) = (o.at(&TRANSITION).cloned(), old.at(&TRANSITION));
     match before {
-        Some(t) if same_phase && sent.is_none() => o.set(&TIME, t.clone()),
-        t if !same_phase && (sent.is_none() || sent.as_ref() == t) => o.set(&TIME, time::format(env.clock().now())),
+        Some(t) if same_phase && sent.is_none() => o.set(&TRANSITION, t.clone()),
+        t if !same_phase && (sent.is_none() || sent.as_ref() == t) => o.set(&TRANSITION, now),
         _ => {}
     }
 }
