@@ -218,6 +218,10 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
             None => live.cloned().unwrap_or_default(),
         };
         let mut object = to_typed(call, &request, &kind, merged.0, Vec::new())?;
+        // The name is no field that a manager drops, but a new object has to have it.
+        if live.is_some() && object.name().is_empty() {
+            object.set_name(&request.name);
+        }
         check_name(&request, &object)?;
         take_namespace(&request, &mut object)?;
         Ok(match live {

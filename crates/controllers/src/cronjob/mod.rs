@@ -122,8 +122,8 @@ impl Reconcile for Controller {
             cron_job,
         };
         let jobs: Vec<JobEntry> = self.jobs.cache().controlled_by(&entry.meta.uid).cloned().collect();
-        let deleted = self.delete_history(&mut s, &jobs).await;
-        let jobs: Vec<JobEntry> = jobs.into_iter().filter(|j| !deleted.contains(&j.meta.uid)).collect();
+        self.delete_history(&mut s, &jobs).await;
+        // Also those that were just deleted: with a limit of 0 this is the only time that their success is seen.
         let result = self.sync(&mut s, &jobs).await;
         if s.changed {
             self.write_status(&key, &mut s).await?;
@@ -152,15 +152,11 @@ impl Controller {
         }
     }
 
-    /// Deletes the oldest finished jobs beyond the limits. Returns their UIDs.
-    async fn delete_history(&self, s: &mut Sync, jobs: &[JobEntry]) -> Vec<Arc<str>> {
-        let mut deleted = Vec::new();
+    /// Deletes the oldest finished jobs beyond the limits.
+    async fn delete_history(&self, s: &mut Sync, jobs: &[JobEntry]) {
         for job in history::excess(&s.view.spec, jobs) {
-            if self.delete(s, &job.meta.name, &job.meta.uid).await {
-                deleted.push(job.meta.uid.clone());
-            }
+            self.delete(s, &job.meta.name, &job.meta.uid).await;
         }
-        deleted
     }
 
     /// Deletes a job and removes it from the list of active jobs. Returns whether it is deleted.

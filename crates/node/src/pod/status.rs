@@ -398,7 +398,7 @@ impl Verdict {
 }
 
 fn initialized(pod: &Pod, init: &[ContainerStatus], phase: &str, begun: bool) -> Verdict {
-    let Some(specs) = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref()) else { return Verdict::yes() };
+    let specs = pod.spec.as_ref().and_then(|s| s.init_containers.as_deref()).unwrap_or_default();
     let incomplete: Vec<&str> = specs
         .iter()
         .zip(init)

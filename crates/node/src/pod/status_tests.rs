@@ -117,6 +117,7 @@ fn conditions_say_what_is_missing() {
     assert_eq!(condition(&s, "Initialized"), "False ContainersNotInitialized: containers with incomplete status: [i]");
     let s = make(pod("Never", &[], &["a"]), &[("a", "exit:0")], &[], true);
     assert_eq!(condition(&s, "Ready"), "False PodCompleted");
+    assert_eq!(condition(&s, "Initialized"), "True PodCompleted");
     let mut gated = pod("Always", &[], &["a"]);
     gated["spec"]["readinessGates"] = json!([{"conditionType": "x/y"}]);
     let s = make(gated.clone(), &[("a", "running")], &[], false);

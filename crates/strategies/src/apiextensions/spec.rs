@@ -455,8 +455,9 @@ pub fn warnings(o: &Object) -> Vec<String> {
     for v in versions(o) {
         json_schema::any(&v["schema"]["openAPIV3Schema"], &mut |s| {
             if let Some(f) = s["format"].as_str().filter(|f| !f.is_empty())
-                && !schema::structural::is_known_format(&s["type"], f)
-                && matches!(s["type"].as_str(), None | Some("" | "string" | "integer" | "number"))
+                // Other types have no formats.
+                && (!schema::structural::is_known_format(&s["type"], f)
+                    || !matches!(s["type"].as_str(), None | Some("" | "string" | "integer" | "number")))
             {
                 out.push(format!("unrecognized format {f:?}"));
             }
@@ -477,7 +478,7 @@ pub fn warnings(o: &Object) -> Vec<String> {
 mod tests {
     use super::super::custom_resource_definition::CustomResourceDefinition;
     use crate::testing::{check_create, check_update, field};
-    use meta::Value;
+    use meta::{Object, Value};
     use serde_json::json;
 
     fn definition() -> Value {
@@ -495,6 +496,25 @@ mod tests {
         let expected: Vec<String> = expected.iter().map(|e| format!("spec.validation.openAPIV3Schema{e}")).collect();
         let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
         check_create(&CustomResourceDefinition, &definition, &[("", Value::Null, &expected)]);
+    }
+
+    #[test]
+    fn formats_without_a_meaning_are_warned_of() {
+        for (kind, format, expected) in [
+            ("string", "date-time", ""),
+            ("string", "cidr", ""),
+            ("string", "nonsense", "unrecognized format \"nonsense\""),
+            ("integer", "int32", ""),
+            ("integer", "cidr", "unrecognized format \"cidr\""),
+            ("array", "cidr", "unrecognized format \"cidr\""),
+            ("boolean", "uuid", "unrecognized format \"uuid\""),
+        ] {
+            let mut definition = definition();
+            let a = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/a";
+            *field(&mut definition, a) = json!({"type": kind, "format": format});
+            let found = super::warnings(&Object::from_value(definition).unwrap());
+            assert_eq!(found.join(" "), expected, "{kind} {format}");
+        }
     }
 
     #[test]

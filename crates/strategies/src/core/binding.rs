@@ -110,8 +110,10 @@ impl Function for Binding {
 /// Sets a condition to `True`.
 fn set_condition(o: &mut Object, ty: &str, now: &str) {
     let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
-    all.retain(|c| c["type"] != ty);
-    all.push(json!({"type": ty, "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
-        "observedGeneration": o.generation()}));
+    let new = json!({"type": ty, "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
+    match all.iter_mut().find(|c| c["type"] == ty) {
+        Some(c) => *c = new,
+        None => all.push(new),
+    }
     o.set(&["status", "conditions"], all);
 }

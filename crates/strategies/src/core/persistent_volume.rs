@@ -50,10 +50,11 @@ fn transition_time(env: Env<'_>, o: &mut Object, old: &Object) {
 
 fn set_transition(o: &mut Object, old: &Object, now: &str) {
     let same_phase = o.at(&["status", "phase"]) == old.at(&["status", "phase"]);
-    let (sent, before) = (o.at(&TRANSITION).cloned(), old.at(&TRANSITION));
+    let time = |o: &Object| o.at(&TRANSITION).filter(|t| !t.is_null()).cloned();
+    let (sent, before) = (time(o), time(old));
     match before {
-        Some(t) if same_phase && sent.is_none() => o.set(&TRANSITION, t.clone()),
-        t if !same_phase && (sent.is_none() || sent.as_ref() == t) => o.set(&TRANSITION, now),
+        Some(t) if same_phase && sent.is_none() => o.set(&TRANSITION, t),
+        t if !same_phase && (sent.is_none() || sent == t) => o.set(&TRANSITION, now),
         _ => {}
     }
 }

@@ -220,6 +220,20 @@ async fn jobs_follow_the_clock_of_their_zone() {
     }
 }
 
+/// The success of a job that is not kept is seen only while it is deleted.
+#[tokio::test(start_paused = true)]
+async fn the_last_success_is_known_without_a_history() {
+    let lab = Lab::start().await;
+    lab.cron("*/10 * * * *", "exit:0", json!({"successfulJobsHistoryLimit": 0})).await;
+    lab.sleep(11).await;
+    lab.until("no job", async || lab.list("jobs").await.is_empty().then_some(())).await;
+    lab.until("the time of its success", async || {
+        let c = lab.api("cronjobs").get("c").await.unwrap();
+        c.str_at(&["status", "lastSuccessfulTime"]).map(|_| ())
+    })
+    .await;
+}
+
 /// Clauses: C13.schedule-change
 #[tokio::test(start_paused = true)]
 async fn a_changed_schedule_takes_effect_at_its_next_time() {
