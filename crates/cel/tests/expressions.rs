@@ -226,6 +226,8 @@ fn kubernetes_libraries() {
         ("string(cidr('10.1.2.3/8').masked()) + string(cidr('10.1.2.3/8').ip())", json!("10.0.0.0/810.1.2.3")),
         ("quantity('1Gi').isGreaterThan(quantity('1G')) && quantity('1k') == quantity('1000')", json!(true)),
         ("quantity('500m').add(quantity('1500m')).asInteger() + quantity('2').sub(1).asInteger()", json!(3)),
+        ("quantity('9223372036854775807').isInteger() && !quantity('9223372036854775808').isInteger()", json!(true)),
+        ("quantity('1e20').asInteger()", json!("!cannot convert value to integer")),
         (
             "quantity('x')",
             json!("!quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),

@@ -216,7 +216,7 @@ pub fn field(
     let divisor =
         Quantity::parse(divisor.unwrap_or("1")).ok().filter(|d| !d.is_zero()).unwrap_or(Quantity::from_int(1));
     let (v, d) = (value.nano_value(), divisor.nano_value());
-    Some((if v > 0 { (v + d - 1) / d } else { v / d }).to_string())
+    Some((v / d + i128::from(v > 0 && v % d != 0)).to_string())
 }
 
 /// Whether a resource is an extended one: with a domain other than Kubernetes' own (`v1helper.IsExtendedResourceName`).

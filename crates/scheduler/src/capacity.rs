@@ -46,7 +46,8 @@ impl InUse {
                     let Some((count, used)) = self.shared.get_mut(&id) else { continue };
                     *count -= 1;
                     for (name, amount) in share {
-                        *used.entry(name.clone()).or_default() -= amount.nano_value();
+                        let used = used.entry(name.clone()).or_default();
+                        *used = used.saturating_sub(amount.nano_value());
                     }
                     if *count == 0 {
                         self.shared.remove(&id);
@@ -71,7 +72,8 @@ impl InUse {
         let (count, used) = self.shared.entry(id).or_default();
         *count += 1;
         for (name, amount) in consumed {
-            *used.entry(name.clone()).or_default() += amount.nano_value();
+            let used = used.entry(name.clone()).or_default();
+            *used = used.saturating_add(amount.nano_value());
         }
     }
 
@@ -147,16 +149,18 @@ fn round_up(request: Quantity, min: Quantity, step: Option<Quantity>) -> Quantit
     if least(&request, &min) {
         return min;
     }
-    let Some(step) = step.map(|s| s.value()).filter(|s| *s > 0) else { return request };
-    let above = request.value() - min.value();
-    Quantity::binary(min.value() + step * (above / step + i64::from(above % step != 0)))
+    let Some(step) = step.map(|s| i128::from(s.value())).filter(|s| *s > 0) else { return request };
+    let min = i128::from(min.value());
+    let above = i128::from(request.value()) - min;
+    let rounded = min + step * (above / step + i128::from(above % step != 0));
+    Quantity::binary(i64::try_from(rounded).unwrap_or(i64::MAX))
 }
 
 /// Whether a device has these amounts beside `used`, in billionths by capacity.
 pub fn suffices(device: &Value, amounts: &Amounts, used: impl Fn(&str) -> i128) -> bool {
     amounts.iter().all(|(name, amount)| {
         let value = read(&device["capacity"][name]["value"]).map_or(0, |q| q.nano_value());
-        amount.nano_value() + used(name) <= value
+        amount.nano_value().saturating_add(used(name)) <= value
     })
 }
 
@@ -184,13 +188,36 @@ mod tests {
         check(range.clone(), Some("1"), Some("1Gi"));
         check(range.clone(), Some("2Gi"), Some("3Gi"));
         check(range.clone(), Some("7Gi"), Some("7Gi"));
-        check(range, Some("8Gi"), None);
+        check(range.clone(), Some("8Gi"), None);
+        check(range, Some("9223372036854775807"), None);
         let values = json!({"default": "1Gi", "validValues": ["1Gi", "4Gi"]});
         check(values.clone(), Some("2Gi"), Some("4Gi"));
         check(values.clone(), Some("5Gi"), None);
         check(values, None, Some("1Gi"));
         let open = json!({"default": "1Gi", "validRange": {"min": "1Gi"}});
         check(open, Some("9Gi"), Some("9Gi"));
+        let steps = json!({"default": "1k", "validRange": {"min": "0", "step": "1k"}});
+        check(steps, Some("9223372036854775807"), Some("9223372036854775807"));
         assert!(consumed(&json!({"requests": {"cores": "1"}}), &json!({"capacity": {}})).is_none());
+    }
+
+    /// A sum of amounts that was too large for its type became negative, and everything fitted.
+    #[test]
+    fn huge_amounts_do_not_fit() {
+        let huge = || [("memory".to_owned(), Quantity::parse("1e29").unwrap())];
+        let device = json!({"capacity": {"memory": {"value": "1e29"}}});
+        let mut in_use = InUse::default();
+        let id = || -> DeviceId { ("d".into(), "p".into(), "d".into()) };
+        for _ in 0..3 {
+            in_use.add_shared(id(), huge().iter().map(|(name, q)| (name, *q)));
+        }
+        assert!(!suffices(&device, &huge().into(), |name| in_use.used(&id(), name)));
+    }
+
+    #[test]
+    fn an_empty_device_suffices() {
+        let device = json!({"capacity": {"memory": {"value": "1e29"}}});
+        let amounts: Amounts = [("memory".to_owned(), Quantity::parse("1e29").unwrap())].into();
+        assert!(suffices(&device, &amounts, |_| 0));
     }
 }

@@ -15,12 +15,9 @@ pub(super) const ROWS: &[Row] = &[
         None => no_overload(),
     }),
     row("sign", ".quantity:int", Price::Fixed(1), |a| with_quantity(a, |q| Ok(Val::Int(q.sign().into())))),
-    row("isInteger", ".quantity:bool", Price::Fixed(1), |a| with_quantity(a, |q| Ok(Val::Bool(q.is_integer())))),
+    row("isInteger", ".quantity:bool", Price::Fixed(1), |a| with_quantity(a, |q| Ok(Val::Bool(integer(q).is_some())))),
     row("asInteger", ".quantity:int", Price::Fixed(1), |a| {
-        with_quantity(a, |q| match q.is_integer() {
-            true => Ok(Val::Int(q.value())),
-            false => Err("cannot convert value to integer".into()),
-        })
+        with_quantity(a, |q| integer(q).map(Val::Int).ok_or_else(|| "cannot convert value to integer".into()))
     }),
     row("asApproximateFloat", ".quantity:double", Price::Fixed(1), |a| {
         with_quantity(a, |q| Ok(Val::Double(q.nano_value() as f64 / 1e9)))
@@ -37,6 +34,12 @@ pub(super) const ROWS: &[Row] = &[
         order(a, |o| Val::Int(o as i64))
     }),
 ];
+
+/// The number, if it is an integer of 64 bits.
+fn integer(q: Quantity) -> Option<i64> {
+    let n = q.value();
+    (q == Quantity::from_int(n)).then_some(n)
+}
 
 fn made<'a>(q: Quantity) -> Val<'a> {
     Val::opaque(Opaque::Quantity(q))

@@ -328,7 +328,7 @@ fn sum(o: &Object, total: &mut Usage) -> Usage {
         for (name, q) in usage(&c["usage"]) {
             for sum in [&mut pod_usage, &mut *total] {
                 let before = sum.get(&name).map_or(0, Quantity::nano_value);
-                if let Ok(q) = Quantity::parse(&format!("{}n", before + q.nano_value())) {
+                if let Ok(q) = Quantity::parse(&format!("{}n", before.saturating_add(q.nano_value()))) {
                     sum.insert(name.clone(), q);
                 }
             }

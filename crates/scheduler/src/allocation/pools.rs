@@ -132,7 +132,8 @@ impl<'a> Pool<'a> {
             let mut left = self.counters.clone();
             for d in self.everywhere.iter().filter(|d| is_used(d)) {
                 counters(&d.device["consumesCounters"], "counterSet", |set, name, amount| {
-                    *left.entry((set, name)).or_default() -= amount;
+                    let left = left.entry((set, name)).or_default();
+                    *left = left.saturating_sub(amount);
                 });
             }
             left

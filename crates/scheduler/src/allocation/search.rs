@@ -295,10 +295,11 @@ impl<'s, 'a> Search<'s, 'a> {
         let id = offered.id();
         let here = |name: &str| -> i128 {
             let shares = self.chosen().filter(|c| c.device == device).filter_map(|c| c.share.as_ref()?.get(name));
-            shares.map(meta::Quantity::nano_value).sum()
+            shares.map(meta::Quantity::nano_value).fold(0, i128::saturating_add)
         };
-        let used =
-            |name: &str| self.allocator.in_use().iter().map(|all| all.used(&id, name)).sum::<i128>() + here(name);
+        let used = |name: &str| {
+            self.allocator.in_use().iter().map(|all| all.used(&id, name)).fold(here(name), i128::saturating_add)
+        };
         suffices(offered.device, &amounts, used).then(|| is_shared.then_some(amounts))
     }
 
@@ -362,7 +363,8 @@ impl<'s, 'a> Search<'s, 'a> {
         let others = self.chosen().filter(|c| c.consumes && pools.is_same(c.device, device)).map(|c| c.device);
         for d in others.chain([device]) {
             counters(&pools.devices[d].device["consumesCounters"], "counterSet", |set, name, amount| {
-                *wanted.entry((set, name)).or_default() += amount;
+                let wanted = wanted.entry((set, name)).or_default();
+                *wanted = wanted.saturating_add(amount);
             });
         }
         pools.of(device).suffices(&wanted, |d| self.allocator.is_used(&d.id()))

@@ -97,7 +97,7 @@ fn valid_range(range: &Value, usual: Quantity, value: Quantity, at: &FieldPath, 
         wrong("step", step, format!("one step {first} is larger than capacity value: {value}"));
     }
     for q in [Some(usual), max].into_iter().flatten() {
-        if (q.nano_value() - min.nano_value()) % step.nano_value() != 0 {
+        if q.nano_value().saturating_sub(min.nano_value()) % step.nano_value() != 0 {
             wrong("step", q, format!("value is not a multiple of a given step ({step}) from ({min})"));
         }
     }

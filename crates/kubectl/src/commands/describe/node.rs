@@ -150,7 +150,7 @@ type Amounts = BTreeMap<String, Quantity>;
 fn add(to: &mut Amounts, amounts: Option<&Value>) {
     for (name, v) in pairs(amounts) {
         if let Ok(q) = Quantity::parse(&v) {
-            let sum = to.get(&name).map_or(0, Quantity::nano_value) + q.nano_value();
+            let sum = to.get(&name).map_or(0, Quantity::nano_value).saturating_add(q.nano_value());
             to.insert(name, from_nanos(sum, &q));
         }
     }
@@ -226,7 +226,7 @@ async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         );
         for (to, from) in [(&mut requests, r), (&mut limits, l)] {
             for (name, q) in from {
-                let sum = to.get(&name).map_or(0, Quantity::nano_value) + q.nano_value();
+                let sum = to.get(&name).map_or(0, Quantity::nano_value).saturating_add(q.nano_value());
                 to.insert(name, from_nanos(sum, &q));
             }
         }

@@ -270,34 +270,6 @@ async fn micro_times_have_six_digits() {
     }
 }
 
-/// A write with an invalid `dryRun` is not performed.
-#[tokio::test]
-async fn dry_run_is_validated_even_if_empty() {
-    let c = cluster().await;
-    const MAPS: &str = "/api/v1/namespaces/golden/configmaps";
-    assert_eq!(c.call("POST", MAPS, json!({"metadata": {"name": "m"}})).await.code, 201);
-    for (query, shown) in
-        [("dryRun=", "[\"\"]"), ("dryRun=all", "[\"all\"]"), ("dryRun=All&dryRun=x", "[\"All\",\"x\"]")]
-    {
-        let a = c.call("DELETE", &format!("{MAPS}/m?{query}"), Value::Null).await;
-        let want = format!(
-            "DeleteOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: {shown}: supported values: \"All\""
-        );
-        assert_eq!((a.code, a.body["message"].as_str()), (422, Some(&*want)), "{query} {}", a.body);
-        let a = c.call("POST", &format!("{MAPS}?{query}"), json!({"metadata": {"name": "n"}})).await;
-        assert_eq!(a.code, 422, "{query} {}", a.body);
-    }
-    assert_eq!(c.call("GET", &format!("{MAPS}/m"), Value::Null).await.code, 200);
-    assert_eq!(c.call("GET", &format!("{MAPS}/n"), Value::Null).await.code, 404);
-    let a = c.call("POST", PODS, pod()).await;
-    assert_eq!(a.code, 201, "{}", a.body);
-    let name = a.body["metadata"]["name"].as_str().unwrap_or_default();
-    let eviction = json!({"metadata": {"name": name}, "deleteOptions": {"dryRun": ["x"]}});
-    let a = c.call("POST", &format!("{PODS}/{name}/eviction"), eviction).await;
-    assert_eq!(a.code, 422, "{}", a.body);
-    assert_eq!(c.call("GET", &format!("{PODS}/{name}"), Value::Null).await.code, 200);
-}
-
 #[tokio::test]
 async fn parameters_that_upstream_refuses() {
     let c = Cluster::start(1).await;
@@ -309,33 +281,5 @@ async fn parameters_that_upstream_refuses() {
     ] {
         let a = c.call("GET", &path, Value::Null).await;
         assert!(a.code == 400 && a.body["message"].as_str().is_some_and(|m| m.contains(why)), "{path} {}", a.body);
-    }
-}
-
-/// A configuration is applied as the kind of the path, which it has to name, and an object that does not exist has no other name.
-#[tokio::test]
-async fn configurations_of_other_kinds_are_not_applied() {
-    let c = Cluster::start(1).await;
-    const PATH: &str = "/api/v1/namespaces/golden/configmaps/y?fieldManager=a";
-    let media = Some("application/apply-patch+yaml");
-    let nameless = "the name of the object (y based on URL) was undeterminable: name must be provided";
-    for (body, code, why) in [
-        (
-            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "y"}}),
-            400,
-            "invalid object type: /v1, Kind=Secret",
-        ),
-        (
-            json!({"apiVersion": "apps/v1", "kind": "ConfigMap", "metadata": {"name": "y"}}),
-            400,
-            "invalid object type: apps/v1, Kind=ConfigMap",
-        ),
-        (json!({"metadata": {"name": "y"}}), 400, "invalid object type: /, Kind="),
-        (json!({"apiVersion": "v1", "kind": "ConfigMap"}), 400, nameless),
-        (json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "y"}}), 201, ""),
-        (json!({"apiVersion": "v1", "kind": "ConfigMap"}), 200, ""),
-    ] {
-        let a = c.send("PATCH", PATH, media, "application/json", body.to_string().into()).await;
-        assert_eq!((a.code, a.body["message"].as_str().unwrap_or_default()), (code, why), "{body} {}", a.body);
     }
 }

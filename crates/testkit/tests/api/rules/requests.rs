@@ -74,7 +74,7 @@ async fn nothing_is_written_for_a_wrong_dry_run() {
         [("dryRun=", r#"[""]"#), ("dryRun=all", r#"["all"]"#), ("dryRun=All&dryRun=x", r#"["All","x"]"#)]
     {
         for (method, path, body) in [
-            ("POST", path, body()),
+            ("POST", path, json!({"metadata": {"name": "n"}})),
             ("PUT", &one, body()),
             ("DELETE", &one, Value::Null),
             ("DELETE", path, Value::Null),
@@ -86,6 +86,13 @@ async fn nothing_is_written_for_a_wrong_dry_run() {
         }
     }
     assert_eq!(c.call("GET", &one, Value::Null).await.code, 200);
+    assert_eq!(c.call("GET", &format!("{path}/n"), Value::Null).await.code, 404);
+    let a = c.call("DELETE", &format!("{one}?dryRun="), Value::Null).await;
+    assert!(
+        a.body["message"].as_str().unwrap().starts_with("DeleteOptions.meta.k8s.io \"\" is invalid: "),
+        "{}",
+        a.body
+    );
     // All problems of the options are told.
     let a = c.call("POST", &format!("{path}?dryRun=x&fieldManager=%01&fieldValidation=y"), body()).await;
     let fields: Vec<&str> =
@@ -139,6 +146,7 @@ async fn objects_stay_of_their_kind() {
         ("v1", "Secret", "/v1, Kind=Secret"),
         ("v1", "configmap", "/v1, Kind=configmap"),
         ("apps/v1", "Deployment", "apps/v1, Kind=Deployment"),
+        ("apps/v1", "ConfigMap", "apps/v1, Kind=ConfigMap"),
         ("", "", "/, Kind="),
     ] {
         assert_eq!(apply(named(version, kind)).await, (400, format!("invalid object type: {shown}")));
