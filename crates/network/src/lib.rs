@@ -16,7 +16,6 @@
 //! Left out: Kubernetes kinds.
 
 #![warn(missing_docs)]
-#![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
 
 mod address;
 pub mod cni;

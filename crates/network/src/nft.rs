@@ -1,14 +1,13 @@
 //! Runs `nft`. A script is one transaction, which applies as a whole or not at all.
 
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+use tokio::runtime::Handle;
 
-use crate::{Error, Family, Result};
+use crate::{Error, Family, Result, namespace};
 
 /// Applies a script in a network namespace (`None`: that of the process). An error has the message of nft.
 pub async fn apply(namespace: Option<&Path>, script: &str) -> Result<()> {
@@ -66,20 +65,14 @@ async fn run(namespace: Option<&Path>, args: &[&str], input: &str) -> Result<Str
     let program = program();
     let mut command = Command::new(&program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    if let Some(path) = namespace {
-        let file = File::open(path).await.map_err(Error::io(path.display().to_string()))?;
-        // SAFETY: between fork and exec only one system call is made, on a descriptor that is open until then.
-        unsafe {
-            command.pre_exec(move || {
-                if libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
-        }
-    }
     let fail = || Error::io(format!("{} (package nftables)", program.display()));
-    let mut child = command.spawn().map_err(fail())?;
+    let runtime = Handle::current();
+    // A process begins in the namespace of its thread. With a step between fork and exec instead, the kernel copies this process's page tables.
+    let spawned = namespace::run_in(namespace, move || {
+        let _runtime = runtime.enter();
+        command.spawn()
+    });
+    let mut child = spawned.map_err(fail())?;
     let mut stdin = child.stdin.take();
     let write = async {
         if let Some(stdin) = &mut stdin {

@@ -151,7 +151,7 @@ async fn a_service_has_rules_in_both_families() {
         let refused = read_reply(&client.namespace, ip(to), 8080).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{why}");
     }
-    rules.apply(&[]).await.unwrap();
+    rules.apply::<ServicePort>(&[]).await.unwrap();
     let text = rules.dump().await.unwrap();
     assert!(text.contains("table ip6 ") && !text.contains("fd00:1:0:3::3"), "{text}");
     node.finish().await;

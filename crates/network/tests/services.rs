@@ -6,6 +6,7 @@ mod node;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use network::*;
@@ -272,12 +273,12 @@ async fn what_is_in_the_way_of_one_service_is_replaced() {
     rules.apply(std::slice::from_ref(&service)).await.unwrap();
     let dump = rules.dump().await.unwrap();
     let map = dump.split_whitespace().find(|w| w.starts_with("ends-")).unwrap().to_owned();
-    rules.apply(&[]).await.unwrap();
+    rules.apply::<ServicePort>(&[]).await.unwrap();
     let table = format!("kemudi-{}", node.options.id);
     node.nft(&format!("add map ip {table} {map} {{ type ipv4_addr : ipv4_addr; }}"));
     let mut others: Vec<ServicePort> = (1..20)
         .map(|n| ServicePort {
-            name: format!("other{n}/web:http"),
+            name: format!("other{n}/web:http").into(),
             cluster_ip: ip(10, 96, 1, n),
             node_port: None,
             ..web(&[(a.address(), true)])
@@ -392,7 +393,7 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
     let service = |i: u16| {
         let endpoint = |last| (ip(10, 1, 100, last), false);
         let mut service = web(&[1, 2, 3, 4, 5].map(endpoint));
-        service.name = format!("default/s{i}");
+        service.name = format!("default/s{i}").into();
         service.cluster_ip = ip(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
         service.node_port = None;
         service
@@ -419,7 +420,7 @@ async fn a_namespace_with_many_endpoints_does_not_delay_others() {
     serve(&one.namespace, 8080, "one");
     let endpoints: Vec<_> = (0..999u32).map(|n| (IpAddr::from((0xac10_0000 + n).to_be_bytes()), false)).collect();
     let service = |n: u8, seconds| ServicePort {
-        name: format!("greedy/s{n:02}"),
+        name: format!("greedy/s{n:02}").into(),
         cluster_ip: ip(10, 96, 1, n),
         node_port: None,
         affinity: Affinity::ClientIp(Duration::from_secs(seconds)),
@@ -484,19 +485,19 @@ async fn ten_thousand_services_load_and_change() {
     let service = |i: u16| {
         let endpoint = |last| (ip(10, 1, 100 + (i % 100) as u8, last), false);
         let mut service = web(&[1, 2, 3, 4, 5].map(endpoint));
-        service.name = format!("n{}/s{i}:http", i / 100);
+        service.name = format!("n{}/s{i}:http", i / 100).into();
         service.cluster_ip = ip(10, 96, 1 + (i / 250) as u8, (i % 250) as u8);
         service.node_port = None;
         service
     };
-    let mut services: Vec<ServicePort> = (0..10_000).map(service).collect();
+    let mut services: Vec<Arc<ServicePort>> = (0..10_000).map(|i| Arc::new(service(i))).collect();
     let rules = ServiceRules::open(node.service_options()).unwrap();
     let begin = tokio::time::Instant::now();
     rules.apply(&services).await.unwrap();
     println!("10,000 services with 5 endpoints each: {:?}", begin.elapsed());
     let mut times = Vec::new();
     for round in 0..20 {
-        services[5000 + round].endpoints =
+        Arc::make_mut(&mut services[5000 + round]).endpoints =
             vec![Endpoint { address: one.address(), port: 8080, cluster: true, local: true }];
         let begin = tokio::time::Instant::now();
         rules.apply(&services).await.unwrap();

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::Reserved;
 use crate::health_check::Health;
@@ -119,7 +120,7 @@ const WITH_AFFINITY: usize = 128;
 /// The desired rules, and what exceeds the limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    pub ports: Vec<ServicePort>,
+    pub ports: Vec<Arc<ServicePort>>,
     /// The ports for health checks.
     pub health_checks: BTreeMap<u16, Health>,
     /// What was left out, by namespace.
@@ -208,8 +209,8 @@ pub fn desired<'a>(
             let allowed = |all: &[IpAddr]| -> Vec<IpAddr> {
                 all.iter().copied().filter(|ip| reserved.allows(*ip, protocol, port.port)).collect()
             };
-            out.ports.push(ServicePort {
-                name: format!("{}/{}:{}", meta.namespace, meta.name, port_name(port)),
+            out.ports.push(Arc::new(ServicePort {
+                name: format!("{}/{}:{}", meta.namespace, meta.name, port_name(port)).into(),
                 cluster_ip,
                 protocol,
                 port: port.port,
@@ -221,7 +222,7 @@ pub fn desired<'a>(
                 affinity,
                 internal_policy: policy(&spec.internal_traffic_policy),
                 external_policy: policy(&spec.external_traffic_policy),
-            });
+            }));
         }
         if spec.health_check_node_port > 0 && policy(&spec.external_traffic_policy) == Policy::Local {
             let (namespace, name) = (meta.namespace.to_string(), meta.name.to_string());
@@ -377,7 +378,6 @@ fn endpoints(slices: &[Numbered], family: Family, port: &Port, location: Locatio
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::sync::Arc;
 
     const HERE: Location = Location { node: "n", zone: "" };
 

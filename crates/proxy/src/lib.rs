@@ -6,6 +6,7 @@
 
 mod desired;
 mod health_check;
+mod namespaces;
 pub mod policies;
 mod reserved;
 mod status;
@@ -21,6 +22,7 @@ use client::{ApiResource, Entry, Informers, Key, Scope, Shutdown};
 use health_check::HealthChecks;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use namespaces::{Changed, Namespaces, Surroundings};
 use network::{Progress, ServiceRules};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -32,6 +34,8 @@ use tokio::time::Instant;
 
 /// The label of a node with its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
+/// The namespace of the service of the API server.
+const SYSTEM: &str = "default";
 /// How long changes are collected before they are written together.
 const GATHER: Duration = Duration::from_millis(10);
 /// The delay after a failed transaction.
@@ -73,16 +77,18 @@ async fn follow(options: Options) {
     let nodes = options.informers.informer::<NodeView>(&ApiResource::typed::<Node>(), &Scope::default());
     let changed = Arc::new(Notify::new());
     let status = options.status.as_ref().map(status::Status::new);
+    let namespaces = Changed::default();
     let noticed = || {
-        let (changed, status) = (changed.clone(), status.clone());
-        move || {
+        let (namespaces, changed, status) = (namespaces.clone(), changed.clone(), status.clone());
+        move |namespace: &Arc<str>| {
+            namespaces.add(namespace);
             status.iter().for_each(|s| s.queued());
             changed.notify_one();
         }
     };
     let (a, b, c) = (noticed(), noticed(), changed.clone());
-    let _services = services.subscribe(move |_| a());
-    let _slices = slices.subscribe(move |_| b());
+    let _services = services.subscribe(move |change| a(&change.latest().meta.namespace));
+    let _slices = slices.subscribe(move |change| b(&change.latest().meta.namespace));
     let zone_of = |node: &Entry<NodeView>| node.meta.label(ZONE).unwrap_or_default().to_owned();
     let _nodes = nodes.subscribe(move |change| {
         let used = |node: &Option<Arc<Entry<NodeView>>>| node.as_deref().map(|n| (zone_of(n), n.view.clone()));
@@ -115,6 +121,7 @@ async fn follow(options: Options) {
     // Whether everything was applied once.
     let mut is_synced = false;
     let mut checks = HealthChecks::default();
+    let mut known = Namespaces::default();
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
             return;
@@ -123,20 +130,30 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let Desired { mut ports, mut health_checks, excess } = {
+            {
+                let changed = namespaces.take();
                 let (s, e) = (services.cache(), slices.cache());
                 let n = nodes.cache();
                 let zone = n.get(&Key::new("", node_name)).map(|n| zone_of(n)).unwrap_or_default();
-                let reserved = Reserved::new(n.entries().map(|n| &n.view), e.entries().map(|e| (&e.meta, &e.view)));
-                desired(
-                    s.entries().map(|s| (&s.meta, &s.view)),
-                    e.entries().map(|e| (&e.meta, &e.view)),
-                    Location { node: node_name, zone: &zone },
-                    &reserved,
-                )
-            };
+                let system = e.in_namespace(SYSTEM);
+                let reserved = Reserved::new(n.entries().map(|n| &n.view), system.map(|e| (&e.meta, &e.view)));
+                known.update(changed, Surroundings { zone, reserved }, |namespace, surroundings| {
+                    let mut desired = desired(
+                        s.in_namespace(namespace).map(|s| (&s.meta, &s.view)),
+                        e.in_namespace(namespace).map(|e| (&e.meta, &e.view)),
+                        Location { node: node_name, zone: &surroundings.zone },
+                        &surroundings.reserved,
+                    );
+                    if options.role == Role::Client {
+                        desired.ports.iter_mut().for_each(|port| Arc::make_mut(port).node_port = None);
+                        desired.health_checks.clear();
+                    }
+                    desired
+                });
+            }
             warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);
-            for (namespace, Excess { endpoints, ports, affinities }) in &excess {
+            for (namespace, Excess { endpoints, ports, affinities }) in known.all().flat_map(|desired| &desired.excess)
+            {
                 if !warned.contains_key(namespace) {
                     warned.insert(namespace.clone(), Instant::now());
                     tracing::warn!(
@@ -148,10 +165,8 @@ async fn follow(options: Options) {
                     );
                 }
             }
-            if options.role == Role::Client {
-                ports.iter_mut().for_each(|port| port.node_port = None);
-                health_checks.clear();
-            }
+            let health_checks = known.all().flat_map(|desired| desired.health_checks.clone()).collect();
+            let ports = known.ports();
             checks.set(&health_checks, &options.shutdown).await;
             let written = options.rules.apply_next(&ports).await;
             written.inspect_err(|e| {
@@ -174,7 +189,12 @@ async fn follow(options: Options) {
                 }
                 changed.notify_one();
             }
-            Ok(Err(_)) | Err(_) => {
+            ended => {
+                // After a panic it is not known how far the computation came.
+                if ended.is_err() {
+                    services.cache().entries().for_each(|s| namespaces.add(&s.meta.namespace));
+                    slices.cache().entries().for_each(|s| namespaces.add(&s.meta.namespace));
+                }
                 let changed = changed.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(AGAIN).await;

@@ -94,7 +94,7 @@ impl Reserved {
             }
         }
         for (meta, slice) in slices {
-            if &*meta.namespace == "default" && meta.label(crate::desired::SERVICE_NAME) == Some("kubernetes") {
+            if &*meta.namespace == crate::SYSTEM && meta.label(crate::desired::SERVICE_NAME) == Some("kubernetes") {
                 reserved.extend(slice.addresses().map(|(address, port)| (address, Protocol::Tcp, port)));
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::ServicePort;
 
 /// Service ports by name.
-pub type Ports = BTreeMap<String, Arc<ServicePort>>;
+pub type Ports = BTreeMap<Arc<str>, Arc<ServicePort>>;
 
 /// Maximum of parts of one transaction, unless one service port alone has more.
 const PARTS: usize = 2000;
@@ -17,7 +17,7 @@ const PARTS: usize = 2000;
 /// The change of a service port: to `port`, or its removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    pub name: String,
+    pub name: Arc<str>,
     pub port: Option<Arc<ServicePort>>,
     parts: usize,
 }
@@ -33,12 +33,25 @@ pub fn changes(from: &Ports, to: &Ports) -> Vec<Change> {
     let parts = |port: Option<&Arc<ServicePort>>| {
         port.map_or(0, |p| 1 + p.endpoints.len() + p.external_ips.len() + p.load_balancer_ips.len())
     };
-    let change = |name: &String| {
-        let (old, new) = (from.get(name), to.get(name));
-        (old != new).then(|| Change { name: name.clone(), port: new.cloned(), parts: parts(old) + parts(new) })
+    let change = |name: &Arc<str>, old, new: Option<&Arc<ServicePort>>| Change {
+        name: name.clone(),
+        port: new.cloned(),
+        parts: parts(old) + parts(new),
     };
-    let gone = from.keys().filter(|name| !to.contains_key(*name));
-    to.keys().chain(gone).filter_map(change).collect()
+    // Both are read once, side by side: of many ports few differ.
+    let mut old = from.iter().peekable();
+    let mut found = Vec::new();
+    for (name, new) in to {
+        while let Some((gone, port)) = old.next_if(|(known, _)| *known < name) {
+            found.push(change(gone, Some(port), None));
+        }
+        let known = old.next_if(|(known, _)| *known == name).map(|(_, port)| port);
+        if known != Some(new) {
+            found.push(change(name, known, Some(new)));
+        }
+    }
+    found.extend(old.map(|(gone, port)| change(gone, Some(port), None)));
+    found
 }
 
 /// Groups changes to transactions, those of small namespaces first.
@@ -89,7 +102,7 @@ mod tests {
     use crate::{Affinity, Endpoint, Policy, Protocol};
     use std::net::Ipv4Addr;
 
-    fn port(name: &str, endpoints: u16) -> (String, Arc<ServicePort>) {
+    fn port(name: &str, endpoints: u16) -> (Arc<str>, Arc<ServicePort>) {
         let endpoint = |n: u16| Endpoint {
             address: Ipv4Addr::new(10, 1, (n >> 8) as u8, n as u8).into(),
             port: 80,
@@ -110,11 +123,11 @@ mod tests {
             internal_policy: Policy::Cluster,
             external_policy: Policy::Cluster,
         };
-        (name.to_owned(), Arc::new(port))
+        (name.into(), Arc::new(port))
     }
 
     fn names(transactions: &[Vec<Change>]) -> Vec<Vec<&str>> {
-        transactions.iter().map(|t| t.iter().map(|c| c.name.as_str()).collect()).collect()
+        transactions.iter().map(|t| t.iter().map(|c| &*c.name).collect()).collect()
     }
 
     #[test]
@@ -122,8 +135,8 @@ mod tests {
         let from: Ports = [port("a/same", 1), port("a/grows", 1), port("b/goes", 3)].into();
         let to: Ports = [port("a/same", 1), port("a/grows", 2), port("c/comes", 0)].into();
         let found: Vec<_> = changes(&from, &to).into_iter().map(|c| (c.name, c.port.is_some(), c.parts)).collect();
-        let expect = [("a/grows", true, 5), ("c/comes", true, 1), ("b/goes", false, 4)];
-        assert_eq!(found, expect.map(|(n, p, parts)| (n.to_owned(), p, parts)));
+        let expect = [("a/grows", true, 5), ("b/goes", false, 4), ("c/comes", true, 1)];
+        assert_eq!(found, expect.map(|(n, p, parts)| (n.into(), p, parts)));
         assert!(changes(&from, &from).is_empty());
     }
 

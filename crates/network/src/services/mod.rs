@@ -65,7 +65,7 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServicePort {
     /// Unique in its family and stable, e.g. `default/web:http`.
-    pub name: String,
+    pub name: Arc<str>,
     /// The address of the service.
     pub cluster_ip: IpAddr,
     /// The protocol.
@@ -167,19 +167,20 @@ impl ServiceRules {
     }
 
     /// Applies `desired`, in one transaction for each family if that is not too large; without changes none is sent. After an error a
-    /// part is applied, and the next call tries the rest again.
-    pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
+    /// part is applied, and the next call tries the rest again. Shared ports that are those of the call before cost no comparison.
+    pub async fn apply<P: Clone + Into<Arc<ServicePort>>>(&self, desired: &[P]) -> Result<()> {
         while self.apply_next(desired).await? == Progress::Partial {}
         Ok(())
     }
 
     /// Like [`ServiceRules::apply`], but returns after the first long transaction of each family, so that the caller can pass a newer
     /// desired state: changes of small namespaces come first again.
-    pub async fn apply_next(&self, desired: &[ServicePort]) -> Result<Progress> {
+    pub async fn apply_next<P: Clone + Into<Arc<ServicePort>>>(&self, desired: &[P]) -> Result<Progress> {
+        let desired: Vec<Arc<ServicePort>> = desired.iter().cloned().map(Into::into).collect();
         let mut result = Ok(Progress::Complete);
         for rules in &self.families {
             // A family whose rules cannot be written does not affect the other one.
-            match rules.apply_next(desired).await {
+            match rules.apply_next(&desired).await {
                 Ok(Progress::Complete) => {}
                 Ok(Progress::Partial) => result = result.map(|_| Progress::Partial),
                 Err(error) => result = Err(error),
@@ -225,10 +226,9 @@ struct Applied {
 
 impl FamilyRules {
     /// Applies the ports of this family, for [`TURN`] at most.
-    async fn apply_next(&self, desired: &[ServicePort]) -> Result<Progress> {
-        let desired = render::without_taken(&self.options, desired);
+    async fn apply_next(&self, desired: &[Arc<ServicePort>]) -> Result<Progress> {
         let own = desired.iter().filter(|p| Family::of(p.cluster_ip) == self.options.family);
-        let desired: Ports = own.map(|p| (p.name.clone(), Arc::new(p.clone()))).collect();
+        let desired: Ports = own.map(|p| (p.name.clone(), render::without_taken(&self.options, p))).collect();
         let mut known = self.applied.lock().await;
         // The state is unknown if this is cancelled.
         let mut applied = known.take().unwrap_or_default();
@@ -254,7 +254,7 @@ impl FamilyRules {
             applied.refused.clear();
         }
         for (change, error) in refused {
-            tracing::warn!(%error, port = change.name, "the kernel refuses the rules of a service port; it is left out");
+            tracing::warn!(%error, port = &*change.name, "the kernel refuses the rules of a service port; it is left out");
             applied.refused.push(change);
             if progress == Progress::Complete {
                 result = Err(error);

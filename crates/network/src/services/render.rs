@@ -1,6 +1,5 @@
 //! Renders the desired services as a table of nftables.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,9 +20,9 @@ const MARK: u32 = 0x4000;
 /// Clients with affinity of one service port; more get no affinity. The kernel allocates the table for all of them at once: 256 KiB.
 const CLIENTS: u32 = 24_576;
 
-/// Removes external addresses that no service may have. A user may write any address into a service; these belong to pods, the node,
-/// other services or the machine's links, or are reserved. (For ports of the node itself see [`exempt`].)
-pub fn without_taken<'a>(options: &FamilyOptions, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
+/// The service port without external addresses that no service may have. A user may write any address into a service; these belong to
+/// pods, the node, other services or the machine's links, or are reserved. (For ports of the node itself see [`exempt`].)
+pub fn without_taken(options: &FamilyOptions, service: &Arc<ServicePort>) -> Arc<ServicePort> {
     let reserved = |ip: &IpAddr| {
         let is_special = match ip {
             IpAddr::V4(a) => a.is_link_local() || a.is_broadcast() || a.octets()[0] == 0,
@@ -37,15 +36,13 @@ pub fn without_taken<'a>(options: &FamilyOptions, services: &'a [ServicePort]) -
     };
     // Those of load balancers are given away by a controller.
     let taken = |ip: &IpAddr| reserved(ip) || options.load_balancer_range.is_some_and(|range| range.contains(*ip));
-    if !services.iter().any(|s| s.external_ips.iter().any(taken) || s.load_balancer_ips.iter().any(reserved)) {
-        return services.into();
+    let mut service = service.clone();
+    if service.external_ips.iter().any(taken) || service.load_balancer_ips.iter().any(reserved) {
+        let own = Arc::make_mut(&mut service);
+        own.external_ips.retain(|ip| !taken(ip));
+        own.load_balancer_ips.retain(|ip| !reserved(ip));
     }
-    let mut services = services.to_vec();
-    for service in &mut services {
-        service.external_ips.retain(|ip| !taken(ip));
-        service.load_balancer_ips.retain(|ip| !reserved(ip));
-    }
-    services.into()
+    service
 }
 
 /// Maps with elements of several services.
@@ -459,10 +456,10 @@ mod tests {
     fn external_addresses_are_of_no_cluster_range() {
         let [external, pod, cluster] = ["192.0.2.1", "10.1.0.1", "10.96.0.1"].map(|a| a.parse().unwrap());
         let greedy = ServicePort { external_ips: vec![cluster, external, pod], ..service(&[(1, true)]) };
-        let all = without_taken(&options(), std::slice::from_ref(&greedy)).into_owned();
-        assert_eq!(all[0].external_ips, [external]);
-        assert!(matches!(without_taken(&options(), &all), Cow::Borrowed(_)));
-        let keys: Vec<String> = render(&options(), &all).maps["service-ips"].elements.clone().into_keys().collect();
+        let own = without_taken(&options(), &Arc::new(greedy));
+        assert_eq!(own.external_ips, [external]);
+        assert!(Arc::ptr_eq(&without_taken(&options(), &own), &own));
+        let keys: Vec<String> = render(&options(), [&*own]).maps["service-ips"].elements.clone().into_keys().collect();
         assert_eq!(keys, ["10.96.0.10 . tcp . 80", "192.0.2.1 . tcp . 80"]);
     }
 
@@ -481,7 +478,7 @@ mod tests {
         ] {
             for endpoints in [&[][..], &[(1, true)]] {
                 let greedy = ServicePort { external_ips: vec![address.parse().unwrap()], ..service(endpoints) };
-                let out = render(&options(), &*without_taken(&options(), &[greedy]));
+                let out = render(&options(), [&*without_taken(&options(), &Arc::new(greedy))]);
                 let mentions = |(key, _): (&String, &String)| key.starts_with(&format!("{address} "));
                 assert!(!out.maps.values().any(|m| m.elements.iter().any(mentions)), "{address}");
             }

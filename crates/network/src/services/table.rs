@@ -92,7 +92,7 @@ impl Table {
         };
         let mut rendered: HashMap<Arc<str>, (Option<Ruleset>, Option<Ruleset>)> = HashMap::new();
         for change in transaction {
-            let name: Arc<str> = change.name.as_str().into();
+            let name = change.name.clone();
             let (old, new) = (self.ports.get(&change.name).map(render), change.port.as_ref().map(render));
             for (ruleset, is_new) in [(&old, false), (&new, true)] {
                 for (element, _) in ruleset.iter().flat_map(shared) {
@@ -159,7 +159,7 @@ impl Table {
     pub fn commit(&mut self, step: Step) {
         for (name, port) in step.ports {
             match port {
-                Some(port) => self.ports.insert(name.to_string(), port),
+                Some(port) => self.ports.insert(name, port),
                 None => self.ports.remove(&*name),
             };
         }
@@ -202,7 +202,7 @@ mod tests {
             local,
         };
         Arc::new(ServicePort {
-            name: format!("n/{name}"),
+            name: format!("n/{name}").into(),
             cluster_ip: Ipv4Addr::new(10, 96, 0, random(4)).into(),
             protocol: Protocol::Tcp,
             port: 80,
@@ -261,9 +261,9 @@ mod tests {
             for _ in 0..=random(3) {
                 let name = random(6);
                 if random(3) == 0 {
-                    desired.remove(&format!("n/{name}"));
+                    desired.remove(&*format!("n/{name}"));
                 } else {
-                    desired.insert(format!("n/{name}"), port(name, &mut random));
+                    desired.insert(format!("n/{name}").into(), port(name, &mut random));
                 }
             }
             let transaction = changes::changes(table.ports(), &desired);
