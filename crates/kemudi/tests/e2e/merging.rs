@@ -360,6 +360,7 @@ fn patch_directives_are_applied(s: &Story) {
 }
 
 /// The documentation's list of fields that the server defaults, and how they change.
+/// Clauses: A11.defaults A11.kept
 fn defaults_become_visible(s: &Story) {
     let simple = crate::apply::SIMPLE.replace("  minReadySeconds: 5\n", "  minReadySeconds: 5\n  replicas: 0\n");
     // One replica is a default as well; the image does not matter here.
@@ -407,6 +408,7 @@ fn defaults_become_visible(s: &Story) {
 }
 
 /// The documentation expects an error; v1.36 keeps only the fields of the new strategy.
+/// Clauses: A11.strategy A11.conflict
 fn strategy_can_be_switched(s: &Story) {
     let manifest =
         |strategy: &str| crate::apply::SIMPLE.replace("  minReadySeconds: 5\n", &format!("  replicas: 0\n{strategy}"));

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 pub const TESTS: &[Case] = &[
     ("probes::liveness_restarts", liveness_restarts),
     ("probes::readiness_comes_and_goes", readiness_comes_and_goes),
+    ("probes::readiness_gates_hold_ready_back", readiness_gates_hold_ready_back),
     ("probes::startup_holds_the_others_back", startup_holds_the_others_back),
     ("probes::reach_ports_by_number_and_name", reach_ports_by_number_and_name),
 ];
@@ -64,6 +65,48 @@ fn readiness_comes_and_goes(s: &Story) {
     s.sh("p", "touch /tmp/fine");
     let p = s.ready("p");
     assert_eq!(p["status"]["containerStatuses"][0]["restartCount"], 0, "an unready container is left alone");
+}
+
+/// Others write the conditions that gates name; the node keeps them, and the pod is ready when all of them are true.
+/// Clauses: P09.gates P09.endpoints P09.column
+fn readiness_gates_hold_ready_back(s: &Story) {
+    s.create(
+        "services",
+        json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "p"}, "ports": [{"port": 80}]}}),
+    );
+    let gates = ["example.com/balanced", "example.com/warm"];
+    s.shell_pod("p", FILE, json!({"readinessGates": gates.map(|g| json!({"conditionType": g}))}), json!({}));
+    let find = |p: &Value, kind: &str| {
+        let all = p["status"]["conditions"].as_array().into_iter().flatten();
+        all.filter(|c| c["type"] == kind).cloned().next().unwrap_or_default()
+    };
+    let says = |expect: &str| {
+        let p = s.until("pods/p", |p| find(p, "Ready")["message"] == expect);
+        assert_eq!((condition(&p, "Ready"), condition(&p, "ContainersReady")), ("False", "True"));
+        assert_eq!(find(&p, "Ready")["reason"], "ReadinessGatesNotReady");
+    };
+    let write = |gate: usize, status: &str| {
+        let patch = json!({"status": {"conditions": [{"type": gates[gate], "status": status}]}}).to_string();
+        s.ok(&["patch", "pod", "p", "--subresource=status", "-p", &patch]);
+    };
+    let missing = |gate: &str| format!("corresponding condition of pod readiness gate {gate:?} does not exist.");
+    let ready =
+        |wanted: bool| s.until("endpointslices", |e| e["items"][0]["endpoints"][0]["conditions"]["ready"] == wanted);
+    says(&format!("{}, {}", missing(gates[0]), missing(gates[1])));
+    ready(false);
+    write(0, "True");
+    says(&missing(gates[1]));
+    write(1, "False");
+    says("the status of pod readiness gate \"example.com/warm\" is not \"True\", but False");
+    let cells = |gates: &str| s.ok(&["get", "pod", "p", "-o", "wide", "--no-headers"]).trim_end().ends_with(gates);
+    assert!(cells("1/2"));
+    write(1, "True");
+    s.ready("p");
+    ready(true);
+    assert!(cells("2/2"));
+    write(0, "False");
+    says("the status of pod readiness gate \"example.com/balanced\" is not \"True\", but False");
+    ready(false);
 }
 
 /// Clauses: P07.startup

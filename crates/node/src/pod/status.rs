@@ -444,7 +444,9 @@ fn ready(pod: &Pod, containers: &Verdict) -> Verdict {
         .flat_map(|s| s.readiness_gates.iter().flatten())
         .filter_map(|g| match has(&g.condition_type).as_deref() {
             Some("True") => None,
-            Some(_) => Some(format!("the status of pod readiness gate \"{}\" is not \"True\"", g.condition_type)),
+            Some(status) => {
+                Some(format!("the status of pod readiness gate \"{}\" is not \"True\", but {status}", g.condition_type))
+            }
             None => {
                 Some(format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type))
             }
@@ -453,11 +455,7 @@ fn ready(pod: &Pod, containers: &Verdict) -> Verdict {
     if missing.is_empty() {
         return Verdict::yes();
     }
-    let message = match missing.len() {
-        1 => missing.concat(),
-        _ => format!("[{}]", missing.join(", ")),
-    };
-    Verdict::no("ReadinessGatesNotReady", message)
+    Verdict::no("ReadinessGatesNotReady", missing.join(", "))
 }
 
 /// The verdict on whether all containers restart because of a restart rule.

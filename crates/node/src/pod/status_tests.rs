@@ -125,8 +125,13 @@ fn conditions_say_what_is_missing() {
         condition(&s, "Ready"),
         "False ReadinessGatesNotReady: corresponding condition of pod readiness gate \"x/y\" does not exist."
     );
-    gated["status"] = json!({"conditions": [{"type": "x/y", "status": "True"}]});
-    assert_eq!(condition(&make(gated, &[("a", "running")], &[], false), "Ready"), "True");
+    for (status, expect) in [
+        ("True", "True"),
+        ("False", "False ReadinessGatesNotReady: the status of pod readiness gate \"x/y\" is not \"True\", but False"),
+    ] {
+        gated["status"] = json!({"conditions": [{"type": "x/y", "status": status}]});
+        assert_eq!(condition(&make(gated.clone(), &[("a", "running")], &[], false), "Ready"), expect);
+    }
 }
 
 /// Clauses: P08
