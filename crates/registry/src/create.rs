@@ -25,7 +25,7 @@ impl Registry {
         options: &WriteOptions,
         admit: &dyn Admit,
     ) -> Result<Written, Status> {
-        let Sent { mut object, empties } = sent.into();
+        let Sent { mut object, empties, labels_are_defaults } = sent.into();
         let row = &request.resource;
         if let Backend::Function(f) = &row.backend {
             managed::on_create(self, request, &mut object, options).await;
@@ -37,13 +37,13 @@ impl Registry {
         self.stamp(request, &mut object);
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
         if !generated {
-            return self.create_once(request, (object, &empties), versioned, options, admit).await;
+            return self.create_once(request, (object, &empties, labels_are_defaults), versioned, options, admit).await;
         }
         let mut tries = NAME_TRIES;
         loop {
             let mut attempt = object.clone();
             attempt.set_name(&self.generate_name(object.generate_name()));
-            match self.create_once(request, (attempt, &empties), versioned, options, admit).await {
+            match self.create_once(request, (attempt, &empties, labels_are_defaults), versioned, options, admit).await {
                 Err(s) if s.is(meta::Reason::AlreadyExists) && tries > 1 => tries -= 1,
                 other => return other,
             }
@@ -76,14 +76,15 @@ impl Registry {
     async fn create_once(
         &self,
         request: &Request,
-        (mut object, empties): (Object, &schema::Empties),
+        (mut object, empties, labels_are_defaults): (Object, &schema::Empties, bool),
         versioned: bool,
         options: &WriteOptions,
         admit: &dyn Admit,
     ) -> Result<Written, Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
-        let env = Env::new(self, admit.warnings()).with(options);
+        let mut env = Env::new(self, admit.warnings()).with(options);
+        env.labels_are_defaults = labels_are_defaults;
         metadata::remove_duplicate_owners(&mut object, OwnersSeen::InRequest, env);
         managed::on_create(self, request, &mut object, options).await;
         schema::settle(&mut object.0, &row.kind.schema);

@@ -158,7 +158,7 @@ impl Registry {
         options: &WriteOptions,
         admit: &dyn Admit,
     ) -> Result<Step, Status> {
-        let Sent { object: mut new, empties } = sent;
+        let Sent { object: mut new, empties, .. } = sent;
         let row = &request.resource;
         let strategy = &row.strategy;
         let env = Env::new(self, admit.warnings()).with(options);

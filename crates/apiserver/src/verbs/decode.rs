@@ -180,13 +180,16 @@ pub(super) fn typed(
     };
     let mut object = Object(map);
     object.set_gvk(kind);
+    let has_labels = |object: &Object| object.labels().next().is_some();
+    let sent_labels = has_labels(&object);
     if *kind == own {
         row.strategy.default(&mut object);
     }
+    let labels_are_defaults = !sent_labels && has_labels(&object);
     if resets {
         object.metadata_mut().insert("managedFields".into(), Value::Array(Vec::new()));
     }
-    Ok(Sent { object, empties })
+    Ok(Sent { object, empties, labels_are_defaults })
 }
 
 /// Sets the namespace from the path. Errors if the object has another one.

@@ -17,11 +17,13 @@ pub struct Env<'a> {
     warnings: Option<&'a Warnings>,
     /// Whether nothing will be written.
     pub dry_run: bool,
+    /// See [`Sent::labels_are_defaults`].
+    pub labels_are_defaults: bool,
 }
 
 impl<'a> Env<'a> {
     pub(crate) fn new(registry: &'a Registry, warnings: Option<&'a Warnings>) -> Self {
-        Self { registry, warnings, dry_run: false }
+        Self { registry, warnings, dry_run: false, labels_are_defaults: false }
     }
 
     /// The environment of a write with these options.
@@ -82,6 +84,8 @@ pub struct Sent {
     pub object: Object,
     /// The fields that the client sent empty, for error messages.
     pub empties: schema::Empties,
+    /// Whether the object has labels because the client sent none.
+    pub labels_are_defaults: bool,
 }
 
 impl From<Object> for Sent {

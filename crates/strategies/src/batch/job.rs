@@ -38,16 +38,15 @@ impl CreateStrategy for Job {
         job_spec::default(o, &["spec"]);
     }
 
-    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+    fn prepare_for_create(&self, env: Env<'_>, _request: &Request, o: &mut Object) {
         o.set(&["status"], json!({}));
         if o.at(&["spec", "manualSelector"]) == Some(&Value::Bool(true)) {
             return;
         }
-        // The controller labels of the template; a job whose labels derive from the template gets them too.
+        // The controller labels of the template; a job whose labels are those of the template by default gets them too.
         let (uid, name) = (o.uid().to_owned(), o.name().to_owned());
         let labels = ["spec", "template", "metadata", "labels"];
-        let own = o.at(&["metadata", "labels"]);
-        let shared = own.is_none() || own == o.at(&labels);
+        let shared = env.labels_are_defaults || o.labels().next().is_none();
         for (k, v) in [
             ("batch.kubernetes.io/controller-uid", &uid),
             ("controller-uid", &uid),

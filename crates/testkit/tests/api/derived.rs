@@ -211,3 +211,23 @@ async fn times_and_warnings() {
     assert_eq!(a.body["metadata"]["ownerReferences"], json!([owner("u", "a"), owner("u", "b"), owner("v", "a")]));
     assert!(a.warned, "duplicates are warned of");
 }
+
+/// A Job shares labels with its pods if it has none of its own. Charts often write the same ones into both.
+#[tokio::test(start_paused = true)]
+async fn labels_of_jobs() {
+    let job = |labels: Value| {
+        let template = json!({"metadata": {"labels": {"a": "b"}},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+        json!({"metadata": {"labels": labels}, "spec": {"template": template}})
+    };
+    const JOBS: &str = "/apis/batch/v1/namespaces/golden/jobs";
+    const NAME: &str = "/metadata/labels/job-name";
+    const OF_PODS: &str = "/spec/template/metadata/labels/job-name";
+    check(vec![
+        (JOBS, job(json!({"a": "b"})), vec![("/metadata/labels", json!({"a": "b"})), (OF_PODS, json!("x"))]),
+        (JOBS, job(json!(null)), vec![("/metadata/labels/a", json!("b")), (NAME, json!("x")), (OF_PODS, json!("x"))]),
+        (JOBS, job(json!({})), vec![("/metadata/labels/a", json!("b")), (NAME, json!("x"))]),
+        (JOBS, job(json!({"c": "d"})), vec![("/metadata/labels", json!({"c": "d"}))]),
+    ])
+    .await;
+}
