@@ -1,7 +1,9 @@
 //! Patch: JSON, merge and strategic merge patches. Decoded once, and applied to the live object at each attempt.
 
 use super::answer::written;
-use super::decode::{DecodeError, check_name, internal, take_namespace, to_typed, typed};
+use super::decode::{
+    DecodeError, check_custom_kind, check_name, internal, is_registered, take_namespace, to_typed, typed, warn,
+};
 use super::options::{FieldValidation, field_validation, preconditions, write_options};
 use crate::Server;
 use crate::admit::Admission;
@@ -93,7 +95,7 @@ impl SentPatch {
                 // The result of a strategic merge patch is converted, not decoded from text.
                 let why = if matches!(self.patch, Patch::Strategic(_)) { value } else { text };
                 let shown = match &self.patch {
-                    Patch::Strategic(p) => go_map(p),
+                    Patch::Strategic(p) => schema::go_format::plain(&Value::Object(p.clone())),
                     // Only a rejected result is patched again as text, for its error message.
                     _ => {
                         let whole = Value::Object(apply(&self.patch, live, schema).unwrap_or_default());
@@ -106,9 +108,14 @@ impl SentPatch {
         })
     }
 
-    /// Errors if the patch has made another kind of the object. A strategic merge patch cannot, and a custom resource says so itself.
+    /// Errors if the patch has made another kind of the object. A strategic merge patch cannot.
     fn check_kind(&self, patched: &meta::Map<String, Value>, kind: &Gvk, request: &Request) -> Result<(), Status> {
-        let catalog = kinds::catalog();
+        if matches!(self.patch, Patch::Strategic(_)) {
+            return Ok(());
+        }
+        if !request.resource.bare_items && *kind == request.resource.kind.gvk() {
+            return check_custom_kind(patched, kind);
+        }
         let mut have = gvk(patched);
         if have.kind.is_empty() {
             have.kind = kind.kind.clone();
@@ -116,12 +123,12 @@ impl SentPatch {
         if have.version.is_empty() && have.group.is_empty() {
             (have.group, have.version) = (kind.group.clone(), kind.version.clone());
         }
-        if have == *kind || matches!(self.patch, Patch::Strategic(_)) || catalog.kind(kind).is_none() {
+        if have == *kind {
             return Ok(());
         }
-        let why = match catalog.kind(&have) {
-            Some(_) => format!("unable to decode {} into *{}.{}", as_go(&have), internal(&kind.group), kind.kind),
-            None => {
+        let why = match is_registered(&have) {
+            true => format!("unable to decode {} into *{}.{}", as_go(&have), internal(&kind.group), kind.kind),
+            false => {
                 let (scheme, version) = (request.resource.strategy.scheme(), have.group_version().to_string());
                 format!("no kind {:?} is registered for version {version:?} in scheme {scheme:?}", have.kind)
             }
@@ -140,24 +147,6 @@ fn gvk(document: &meta::Map<String, Value>) -> Gvk {
 /// As Go prints it.
 fn as_go(Gvk { group, version, kind }: &Gvk) -> String {
     format!("{group}/{version}, Kind={kind}")
-}
-
-/// Formats a value as Go's `%+v`, as upstream does for strategic merge patches; for others, the result as JSON.
-fn go_value(v: &Value) -> String {
-    match v {
-        Value::Null => "<nil>".to_owned(),
-        Value::String(s) => s.clone(),
-        Value::Object(m) => go_map(m),
-        Value::Array(a) => format!("[{}]", a.iter().map(go_value).collect::<Vec<_>>().join(" ")),
-        other => other.to_string(),
-    }
-}
-
-fn go_map(m: &meta::Map<String, Value>) -> String {
-    let mut all: Vec<(&String, &Value)> = m.iter().collect();
-    all.sort_by_key(|(k, _)| *k);
-    let all: Vec<String> = all.into_iter().map(|(k, v)| format!("{k}:{}", go_value(v))).collect();
-    format!("map[{}]", all.join(" "))
 }
 
 /// The applied configuration, and its manager.
@@ -181,11 +170,18 @@ pub(super) fn applied<'a>(
     for why in &sent.duplicates {
         match field_validation(call)? {
             FieldValidation::Strict => return Err(Status::bad_request(format!("error strict decoding YAML: {why}"))),
-            FieldValidation::Warn => call.warnings.push(why.as_str()),
+            FieldValidation::Warn => warn(call, why),
             FieldValidation::Ignore => {}
         }
     }
-    let Value::Object(map) = sent.value else { return Err(Status::bad_request("the configuration is no object")) };
+    let map = match sent.value {
+        Value::Object(map) => map,
+        Value::Null => meta::Map::new(),
+        other => {
+            let why = format!("error unmarshaling JSON: while decoding JSON: {}", no_map(&other));
+            return Err(Status::bad_request(format!("error decoding YAML: {why}")));
+        }
+    };
     let configuration = Object(map);
     let have = gvk(&configuration.0);
     if have != *kind {
@@ -213,7 +209,8 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         if live.is_none() && !request.subresource.is_empty() {
             return Err(Status::not_found(&request.group_resource(), &request.name));
         }
-        let merged = match server.registry.apply(&request, conversions, live, &configuration, manager, force)? {
+        let merged = server.registry.apply(&request, conversions, live, &configuration, manager, force);
+        let merged = match merged.map_err(|e| e.status())? {
             Some(m) => m,
             None => live.cloned().unwrap_or_default(),
         };
@@ -221,6 +218,12 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         // The name is no field that a manager drops, but a new object has to have it.
         if live.is_some() && object.name().is_empty() {
             object.set_name(&request.name);
+        }
+        if live.is_none() && !object.uid().is_empty() {
+            let uid = object.uid();
+            let why =
+                format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+            return Err(Status::conflict(&request.group_resource(), &request.name, &why));
         }
         check_name(&request, &object)?;
         take_namespace(&request, &mut object)?;
@@ -280,8 +283,13 @@ pub(super) fn read(call: &Call, request: &Request) -> Result<SentPatch, Status> 
             return Err(Status::bad_request(format!("{DECODING}{}", no_map(&v))));
         }
         (MERGE, v) => Patch::Merge(v),
-        (_, Value::Object(m)) if request.resource.bare_items => Patch::Strategic(m),
-        (_, Value::Object(_)) => return Err(content::unsupported(&supported(call, request))),
+        _ if !request.resource.bare_items => return Err(content::unsupported(&supported(call, request))),
+        // Go makes integers of such floats.
+        (_, mut v @ Value::Object(_)) => {
+            content::round_floats(&mut v);
+            object(v).map(Patch::Strategic)?
+        }
+        (_, Value::Null) => Patch::Strategic(meta::Map::new()),
         (_, v) => return Err(Status::bad_request(no_map(&v))),
     };
     Ok(SentPatch { patch, found })

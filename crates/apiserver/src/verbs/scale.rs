@@ -11,6 +11,7 @@ use crate::body::Body;
 use crate::call::Call;
 use async_trait::async_trait;
 use http::{Method, Response};
+use merge::managed;
 use meta::{FieldError, FieldPath, Gvk, MutatedBy, Object, Operation, Status, Value};
 use registry::strategy::at;
 use registry::{Admit, Preconditions, Request, Scale, Target, Warnings, WriteOptions};
@@ -138,7 +139,7 @@ fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
 async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scale) -> Result<Response<Body>, Status> {
     let (options, applied) = patch::applied(call, &request, &kind())?;
     let schema = schema_of_scale()?;
-    merge::managed::check(&applied.configuration, &kind().api_version(), schema).map_err(|e| e.status())?;
+    managed::check(&applied.configuration, &kind().api_version(), schema).map_err(|e| e.status())?;
     let mut scale = applied.configuration.into_value();
     schema::typed(&mut scale, schema).map_err(|e| Status::bad_request(e.to_string()))?;
     let scale = Object::from_value(scale).ok_or_else(|| Status::bad_request("the configuration is no object"))?;
@@ -154,8 +155,13 @@ async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scal
     let (whole, part) = (seen_as(&request, ""), seen_as(&request, "scale"));
     let change = |live: Option<&Object>, conversions: &Conversions| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
-        let merged =
-            server.registry.apply(&part, conversions, Some(live), &configuration, applied.manager, applied.force)?;
+        let merged = server
+            .registry
+            .apply(&part, conversions, Some(live), &configuration, applied.manager, applied.force)
+            .map_err(|e| match e {
+                managed::Error::Conflict(c) => c.through(&kind().api_version(), &["spec", "replicas"]).status(),
+                other => other.status(),
+            })?;
         let mut object = merged.unwrap_or_else(|| live.clone());
         object.set_resource_version(scale.resource_version());
         Ok(Target::object(object))
