@@ -63,13 +63,16 @@ impl Registry {
         let uid = random::uuid(&*self.rng);
         let now = time::format(self.clock.now());
         let m = object.metadata_mut();
-        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"] {
+        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
             m.remove(key);
         }
         m.insert("uid".into(), uid.into());
         m.insert("creationTimestamp".into(), now.into());
-        if request.resource.kind.generation.is_some_and(|g| g != Generation::Changes) {
-            object.set_generation(1);
+        // A kind that does not count keeps what the client sent.
+        match request.resource.kind.generation {
+            Some(Generation::Changes) => _ = object.remove(&["metadata", "generation"]),
+            Some(_) => object.set_generation(1),
+            None => {}
         }
     }
 

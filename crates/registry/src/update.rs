@@ -174,7 +174,8 @@ impl Registry {
             // Only an update with a whole object has its UID as a precondition.
             if request.verb == "patch" {
                 let e = FieldError::invalid(&FieldPath::new("metadata.uid"), new.uid(), "field is immutable");
-                return Err(Status::invalid(&row.named_kind(), old.name(), &[e]));
+                // Upstream validates it twice.
+                return Err(Status::invalid(&row.named_kind(), old.name(), &[e.clone(), e]));
             }
             return Err(uid_mismatch(request, new.uid(), old.uid()));
         }

@@ -59,6 +59,10 @@ pub(super) fn read_object(call: &Call, request: &Request) -> Result<Sent, Status
         if have.group_version() != want.group_version() {
             return Err(Status::bad_request(other_version(&version, &want)));
         }
+        let name = map.get("metadata").and_then(|m| m["name"].as_str()).unwrap_or_default();
+        if !request.name.is_empty() && name != request.name {
+            return check_name(request, &Object(map)).map(|()| Sent::from(Object::default()));
+        }
         check_custom_kind(&map, &want)?;
     }
     if have != want {
@@ -215,8 +219,12 @@ pub(super) fn typed(
     let (of_text, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
     let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
     let twice = keys.iter().map(|p| format!("duplicate field {p:?}"));
-    let problems = of_text.into_iter().chain(unknown).chain(twice);
-    let problems: Vec<String> = problems.take(schema::MOST_REPORTED).collect();
+    let mut fields: Vec<String> = unknown.chain(twice).collect();
+    if row.strategy.is_custom() {
+        // Custom resources are pruned only after their text was read.
+        fields.rotate_left(found.unknown.len());
+    }
+    let problems: Vec<String> = of_text.into_iter().chain(fields).take(schema::MOST_REPORTED).collect();
     let validation = field_validation(call).map_err(DecodeError::Other)?;
     if !problems.is_empty() {
         match validation {

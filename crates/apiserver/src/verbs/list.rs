@@ -194,7 +194,11 @@ pub fn options(call: &Call, request: &Request, verb: ListOrWatch) -> Result<List
     }
     let row = &request.resource;
     for t in &fields.terms {
-        let general = t.field == "metadata.name" || (t.field == "metadata.namespace" && row.kind.namespaced);
+        let general = match &*t.field {
+            "metadata.name" => true,
+            "metadata.namespace" => row.kind.namespaced || selects_metadata(row),
+            _ => false,
+        };
         if !general && !row.kind.selectable.iter().any(|f| **f == *t.field) {
             return Err(Status::bad_request(unselectable(row, &t.field)));
         }
@@ -235,9 +239,14 @@ pub fn options(call: &Call, request: &Request, verb: ListOrWatch) -> Result<List
     })
 }
 
+/// Whether a kind has only the common selectable fields: these include the namespace, whatever the scope.
+fn selects_metadata(row: &Resource) -> bool {
+    row.kind.selectable.is_empty() && row.bare_items && row.strategy.unselectable("").is_none()
+}
+
 /// The error for an unsupported field selector. Kinds that support only the common fields have another message.
 fn unselectable(row: &Resource, field: &str) -> String {
-    row.strategy.unselectable(field).unwrap_or_else(|| match row.kind.selectable.is_empty() && row.bare_items {
+    row.strategy.unselectable(field).unwrap_or_else(|| match selects_metadata(row) {
         true => {
             format!(r#"{field:?} is not a known field selector: only "metadata.name", "metadata.namespace""#)
         }

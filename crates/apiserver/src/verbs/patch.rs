@@ -13,6 +13,7 @@ use crate::content;
 use http::Response;
 use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
+use meta::status::Details;
 use meta::{FieldError, FieldPath, GroupKind, GroupVersion, Gvk, Object, Status, Value};
 use registry::{Conversions, Request, Sent, Target, Updated, WriteOptions};
 use schema::Schema;
@@ -41,6 +42,18 @@ pub(super) fn is_apply(call: &Call) -> bool {
     call.media_type() == APPLY || call.cbor && call.media_type() == APPLY_CBOR
 }
 
+/// Errors for a patch of a type that the resource does not support. Those of built-in resources are known to their route.
+pub(super) fn check_media(call: &Call, request: &Request) -> Result<(), Status> {
+    let supported = supported(call, request);
+    match supported.contains(&call.media_type()) {
+        true => Ok(()),
+        false if request.resource.bare_items => {
+            Err(Status::unsupported_media_type("415: Unsupported Media Type").with_details(Details::default()))
+        }
+        false => Err(content::unsupported(&supported)),
+    }
+}
+
 enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
@@ -55,20 +68,22 @@ pub(super) struct SentPatch {
 }
 
 pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    check_media(call, &request)?;
     if is_apply(call) {
         return apply_configuration(server, call, request).await;
     }
     let options = write_options(call)?;
-    let sent = read(call, &request)?;
+    field_validation(call)?;
+    // Only an object that exists is patched.
+    let sent = read(call, &request);
     let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>, _: &_| {
         let Some(live) = live else {
             return Err(Status::not_found(&request.group_resource(), &request.name));
         };
+        let sent = sent.as_ref().map_err(Clone::clone)?;
         let mut object = sent.onto(call, &request, &kind, &request.resource.kind.schema, live)?;
-        if object.namespace().is_empty() && request.resource.kind.namespaced {
-            object.set_namespace(&request.namespace);
-        }
+        take_namespace(&request, &mut object)?;
         Ok(Target::object(object))
     };
     let admit = Admission::new(server, call, &request, &options);
@@ -123,10 +138,13 @@ impl SentPatch {
         if have.version.is_empty() && have.group.is_empty() {
             (have.group, have.version) = (kind.group.clone(), kind.version.clone());
         }
-        if have == *kind {
+        let version = patched.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        let is_version = GroupVersion::parse(version).is_some();
+        if have == *kind && is_version {
             return Ok(());
         }
         let why = match is_registered(&have) {
+            _ if !is_version => format!("unexpected GroupVersion string: {version}"),
             true => format!("unable to decode {} into *{}.{}", as_go(&have), internal(&kind.group), kind.kind),
             false => {
                 let (scheme, version) = (request.resource.strategy.scheme(), have.group_version().to_string());
@@ -138,10 +156,10 @@ impl SentPatch {
     }
 }
 
-/// What a document says it is. A version that cannot be read is none.
+/// What a document says it is: nothing if its version cannot be read.
 fn gvk(document: &meta::Map<String, Value>) -> Gvk {
     let text = |k: &str| document.get(k).and_then(Value::as_str).unwrap_or_default();
-    GroupVersion::parse(text("apiVersion")).unwrap_or_default().with_kind(text("kind").to_owned())
+    GroupVersion::parse(text("apiVersion")).map(|gv| gv.with_kind(text("kind").to_owned())).unwrap_or_default()
 }
 
 /// As Go prints it.
@@ -157,11 +175,7 @@ pub(super) struct Applied<'a> {
 }
 
 /// Decodes an applied configuration of a kind, and its options.
-pub(super) fn applied<'a>(
-    call: &'a Call,
-    request: &Request,
-    kind: &Gvk,
-) -> Result<(WriteOptions, Applied<'a>), Status> {
+pub(super) fn applied<'a>(call: &'a Call, kind: &Gvk) -> Result<(WriteOptions, Applied<'a>), Status> {
     let options = write_options(call)?.untracked();
     let manager = call.query.get("fieldManager");
     let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
@@ -187,21 +201,13 @@ pub(super) fn applied<'a>(
     if have != *kind {
         return Err(Status::bad_request(format!("invalid object type: {}", as_go(&have))));
     }
-    if configuration.metadata().and_then(|m| m.get("name")).is_some_and(|n| *n != *request.name) {
-        let why = format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            configuration.name(),
-            request.name
-        );
-        return Err(Status::bad_request(why));
-    }
     Ok((options, Applied { configuration, manager, force }))
 }
 
 /// Server-side apply: creates or merges the object, and tracks field managers.
 async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let kind = request.resource.kind.gvk();
-    let (options, Applied { configuration, manager, force }) = applied(call, &request, &kind)?;
+    let (options, Applied { configuration, manager, force }) = applied(call, &kind)?;
     if call.target.subresource.is_empty() {
         authorize_create(server, call).await?;
     }

@@ -91,7 +91,7 @@ async fn write(
         let mut scale = change(live)?;
         take_namespace(&request, &mut scale)?;
         check_name(&request, &scale)?;
-        let replicas = replicas_of(&scale, live.name())?;
+        let replicas = replicas_of(&request, &scale, live.name())?;
         let mut object = live.clone();
         let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
         object.set(&path, replicas);
@@ -119,11 +119,12 @@ fn seen_as(request: &Request, subresource: &str) -> Request {
     }
 }
 
-fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
+/// Custom resources are only held to their own schema.
+fn replicas_of(request: &Request, scale: &Object, name: &str) -> Result<i64, Status> {
     let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
     let mut errors = Vec::new();
     registry::metadata::embedded(scale, &FieldPath::new("metadata"), &mut errors);
-    if replicas < 0 {
+    if replicas < 0 && !request.resource.strategy.is_custom() {
         let path = FieldPath::new("spec.replicas");
         errors.push(FieldError::invalid(&path, replicas, "must be greater than or equal to 0"));
     }
@@ -137,7 +138,10 @@ fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
 /// Server-side apply of a Scale: applies a configuration of the object with only its replicas; the managed fields
 /// entry has the subresource.
 async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scale) -> Result<Response<Body>, Status> {
-    let (options, applied) = patch::applied(call, &request, &kind())?;
+    let (options, applied) = patch::applied(call, &kind())?;
+    if !applied.configuration.name().is_empty() {
+        check_name(&request, &applied.configuration)?;
+    }
     let schema = schema_of_scale()?;
     managed::check(&applied.configuration, &kind().api_version(), schema).map_err(|e| e.status())?;
     let mut scale = applied.configuration.into_value();
@@ -148,7 +152,7 @@ async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scal
     configuration.set_gvk(&request.resource.kind.gvk());
     configuration.set_name(&request.name);
     configuration.set_namespace(&request.namespace);
-    let replicas = replicas_of(&scale, &request.name)?;
+    let replicas = replicas_of(&request, &scale, &request.name)?;
     if scale.int_at(&["spec", "replicas"]).is_some() {
         configuration.set(&path, replicas);
     }

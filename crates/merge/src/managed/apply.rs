@@ -5,8 +5,8 @@ use super::update::{adapt, follow, is_nothing, live_fields, own, same_without_en
 use super::{BEFORE_FIRST_APPLY, Context, Error, KUBECTL, LAST_APPLIED, put_managed_fields, stripped};
 use crate::fieldset::Set;
 use crate::typed::{
-    TypeRef, compare, compare_objects, ensure_named, field_set, field_set_of_object, merge_objects, remove_items,
-    validate, validate_object,
+    TypeRef, compare, compare_objects, drop_emptied_lists, ensure_named, field_set, field_set_of_object, merge_objects,
+    remove_items, validate, validate_object,
 };
 use meta::{Object, Value};
 use schema::Schema;
@@ -165,7 +165,8 @@ fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Cont
     let gone = ensure_named(field_set(&merged_then, t), t)
         .difference(&ensure_named(field_set(&p, t), t))
         .intersection(&last_named);
-    let result = remove_items(&merged_then, &gone, t);
+    let mut result = remove_items(&merged_then, &gone, t);
+    drop_emptied_lists(&mut result, &merged_then);
     let back = At { version: cx.api_version, cx };
     Ok(back.convert(&result, &last.api_version)?.unwrap_or(merged))
 }

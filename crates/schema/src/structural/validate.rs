@@ -164,7 +164,7 @@ impl Check<'_> {
 
     fn multiple(&mut self, n: i64, by: i64, name: &FieldPath) {
         if by <= 0 {
-            self.no_factor(by, name);
+            self.no_factor(by.into(), name);
         } else if n % by != 0 {
             self.invalid(name, n, &format!("should be a multiple of {by}"));
         }
@@ -172,7 +172,7 @@ impl Check<'_> {
 
     fn float_multiple(&mut self, n: GoNumber, by: f64, name: &FieldPath) {
         if by <= 0.0 {
-            return self.no_factor(go_format::float(by), name);
+            return self.no_factor(by.into(), name);
         }
         let f = n.float();
         if !is_json_integer(if by < 1.0 { 1.0 / by * f } else { f / by }) {
@@ -180,9 +180,10 @@ impl Check<'_> {
         }
     }
 
-    fn no_factor(&mut self, by: impl std::fmt::Display, name: &FieldPath) {
-        let why = limited(format_args!("factor MultipleOf declared for {} must be positive: {by}", name.plain()));
-        self.errors.push(FieldError::invalid(&self.path(name), "", why));
+    fn no_factor(&mut self, by: Value, name: &FieldPath) {
+        let (name_text, text) = (name.plain(), go_format::plain(&by));
+        let why = limited(format_args!("factor MultipleOf declared for {name_text} must be positive: {text}"));
+        self.errors.push(FieldError::invalid(&self.path(name), by, why));
     }
 
     fn array(&mut self, a: &[Value], old: Option<&Value>, s: &Schema, c: Option<&Constraints>, name: &FieldPath) {
