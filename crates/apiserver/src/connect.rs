@@ -57,6 +57,7 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     if matches!(request.subresource.as_str(), "exec" | "attach" | "portforward") {
         may_create(server, &call).await?;
     }
+    check_options(&call.query, &request.subresource, &request.name)?;
     admit(server, &call, &request).await?;
     if request.subresource == "proxy" {
         return proxy::proxy(server, call, request).await;
@@ -68,11 +69,7 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     let bad = |why: String| Status::bad_request(why);
     let (ns, name) = (&request.namespace, &request.name);
     let path = match request.subresource.as_str() {
-        "log" => {
-            check_log_options(&call.query, name)?;
-            let container = container(&object, &call.query)?;
-            format!("/containerLogs/{ns}/{name}/{container}")
-        }
+        "log" => format!("/containerLogs/{ns}/{name}/{}", container(&object, &call.query)?),
         s @ ("exec" | "attach") => format!("/{s}/{ns}/{name}/{}", container(&object, &call.query)?),
         "portforward" => format!("/portForward/{ns}/{name}"),
         other => return Err(bad(format!("{other} is not served yet"))),
@@ -104,8 +101,30 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     Ok(response)
 }
 
-/// Validates log options as upstream does before finding the node (`ValidatePodLogOptions`). The kubelet rejects
-/// non-numbers.
+/// Validates the options of a stream before its pod is looked up.
+fn check_options(query: &Query, subresource: &str, pod: &str) -> Result<(), Status> {
+    let syntax = |function: &str, text: &str| format!("strconv.{function}: parsing {text:?}: invalid syntax");
+    match subresource {
+        "log" => {
+            let mut numbers = ["sinceSeconds", "tailLines", "limitBytes"].map(|n| query.get(n)).into_iter();
+            if let Some(text) = numbers.find(|t| !t.is_empty() && t.parse::<i64>().is_err()) {
+                return Err(Status::bad_request(syntax("ParseInt", text)));
+            }
+            let since = query.get("sinceTime");
+            if !matches!(since, "" | "null") && meta::time::parse(since).is_none() {
+                return Err(Status::bad_request(schema::typed::time_error(since, false)));
+            }
+            check_log_options(query, pod)
+        }
+        "portforward" => match query.all("ports").find(|p| p.parse::<i32>().is_err()) {
+            Some(text) => Err(Status::bad_request(format!("cannot convert to []int32: {}", syntax("ParseUint", text)))),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// The rules of log options (`ValidatePodLogOptions`).
 fn check_log_options(query: &Query, pod: &str) -> Result<(), Status> {
     let number = |name: &str| Some(query.get(name)).filter(|t| !t.is_empty())?.parse::<i64>().ok();
     let mut errors = Vec::new();
@@ -123,6 +142,10 @@ fn check_log_options(query: &Query, pod: &str) -> Result<(), Status> {
         // Upstream's path has no name.
         let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
         errors.push(FieldError::forbidden(&FieldPath::new("[]"), why));
+    }
+    // Needs the feature gate `PodLogsQuerySplitStreams`, which is off.
+    if query.has("stream") {
+        errors.push(FieldError::forbidden(&FieldPath::new("stream"), "may not be specified"));
     }
     if errors.is_empty() {
         return Ok(());

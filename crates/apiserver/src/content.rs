@@ -48,6 +48,8 @@ pub struct Offer {
     /// Whether the object has a protobuf encoding.
     pub messages: bool,
     pub tables: bool,
+    /// Whether there is partial metadata.
+    pub metadata: bool,
 }
 
 pub const META_V1: &str = "meta.k8s.io/v1";
@@ -59,7 +61,7 @@ impl Offer {
         match shape {
             Shape::Object => encoding != Encoding::Protobuf || self.messages,
             Shape::Table => self.tables && encoding != Encoding::Protobuf,
-            Shape::PartialMetadata | Shape::PartialMetadataList => true,
+            Shape::PartialMetadata | Shape::PartialMetadataList => self.metadata,
         }
     }
 }
@@ -68,7 +70,7 @@ impl Negotiated {
     /// Negotiates a response where every representation is supported. Errors with 406. `cbor`: whether CBOR is
     /// enabled.
     pub fn negotiate(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
-        Self::negotiate_offer(headers, &Offer { cbor, messages: true, tables: true })
+        Self::negotiate_offer(headers, &Offer { cbor, messages: true, tables: true, metadata: true })
     }
 
     /// The first supported media type, by weight.
@@ -94,6 +96,31 @@ impl Negotiated {
     pub fn json() -> Self {
         Self { encoding: Encoding::Json, shape: Shape::Object, meta: META_V1, pretty: false }
     }
+}
+
+/// The media types of the routes of built-in resources: those of collections have streams, too.
+pub fn routed(cbor: bool, is_collection: bool) -> Vec<&'static str> {
+    let mut all = documents(cbor).to_vec();
+    if is_collection {
+        all.extend(STREAMS);
+    }
+    all
+}
+
+/// The media types of watches.
+pub const STREAMS: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+
+/// Errors if the client accepts none of these media types as its route (upstream's `go-restful`) sees them: by name,
+/// without parameters.
+pub fn check_route(headers: &HeaderMap, produced: &[&str]) -> Result<(), Status> {
+    let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).filter(|a| !a.is_empty()).unwrap_or("*/*");
+    let media = |clause: &str| clause.split(';').next().unwrap_or_default().trim().to_owned();
+    if accept.split(',').map(media).any(|m| m == "*/*" || produced.contains(&&*m)) {
+        return Ok(());
+    }
+    let list = produced.join(", ");
+    let why = format!("406: Not Acceptable\n\nAvailable representations: {list}");
+    Err(Status::not_acceptable(why).with_details(meta::status::Details::default()))
 }
 
 /// A media type in an `Accept` header.
@@ -168,7 +195,7 @@ pub fn media_type(headers: &HeaderMap) -> &str {
 }
 
 /// The media types of complete objects.
-fn documents(cbor: bool) -> &'static [&'static str] {
+pub fn documents(cbor: bool) -> &'static [&'static str] {
     let all = &[JSON, "application/yaml", PROTOBUF, CBOR];
     if cbor { all } else { &all[..3] }
 }
@@ -284,14 +311,33 @@ pub fn yaml(body: &[u8]) -> Result<DecodedBody, Status> {
         && let Ok(d) = schema::decode(body)
         && d.duplicates.is_empty()
     {
-        return sent(body, d.value, d.duplicates);
+        let mut value = d.value;
+        round_floats(&mut value);
+        return sent(body, value, d.duplicates);
     }
     let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("yaml: not UTF-8: {e}")))?;
-    let (value, twice) = codec::yaml::parse_first(text, DEEP)
+    let (mut value, twice) = codec::yaml::parse_first(text, DEEP)
         .map_err(|e| Status::bad_request(format!("error converting YAML to JSON: {e}")))?;
+    round_floats(&mut value);
     let duplicates =
         if twice.is_empty() { Vec::new() } else { vec![codec::yaml::Error::Duplicates(twice).to_string()] };
     sent(body, value, duplicates)
+}
+
+/// Makes integers of floats without a fraction, as Go does when it writes YAML as JSON: `2.0` is `2`.
+pub fn round_floats(v: &mut Value) {
+    /// The integers that floats represent exactly.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match v {
+        Value::Number(n) if n.is_f64() => {
+            if let Some(f) = n.as_f64().filter(|f| f.fract() == 0.0 && f.abs() <= EXACT) {
+                *v = (f as i64).into();
+            }
+        }
+        Value::Array(a) => a.iter_mut().for_each(round_floats),
+        Value::Object(m) => m.values_mut().for_each(round_floats),
+        _ => {}
+    }
 }
 
 const JSON: &str = "application/json";

@@ -3,15 +3,17 @@
 //! Discovery is public, so each document is built once per change of the rows and cached ([`crate::documents`]).
 
 use crate::Server;
-use crate::answer::{bytes, json};
+use crate::answer::{bytes, method_not_allowed};
 use crate::body::Body;
+use crate::content::{self, Encoding, Negotiated, Offer};
+use crate::documents::Document;
 use crate::order;
 use crate::path::Target;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
 use http::request::Parts;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Method, Response};
 use meta::{Status, Value};
 use registry::{Resource, Rows};
 use serde_json::json;
@@ -23,16 +25,23 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
     let rows = server.registry.rows();
     let path = parts.uri.path().trim_end_matches('/');
     let accept = parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let kept = |key: &str, make: &dyn Fn() -> Value| {
-        let document = server.documents.get(key, change(server, &rows), || order::json(&make(), false).into());
-        bytes(200, "application/json", Body::Full(document.text))
+    let offer = Offer { cbor: server.options.cbor, messages: true, tables: false, metadata: false };
+    let kept = |key: &str, change: u64, make: &dyn Fn() -> Value| {
+        let document = server.documents.get(key, change, || order::json(&make(), false).into());
+        encoded(parts, &offer, document)
     };
+    if target.odd {
+        return Err(Status::no_such_path());
+    }
     match path {
         "/api" | "/apis" => {
-            if let Some(version) = aggregated_version(accept) {
-                return Ok(aggregated(server, parts, &rows, path == "/api", version));
+            if accepts_aggregated(accept) {
+                return Ok(aggregated(server, parts, &rows, path == "/api"));
             }
-            Ok(if path == "/api" { json(200, &core_versions()) } else { kept(path, &|| groups(server, &rows)) })
+            match path {
+                "/api" => kept(path, 0, &core_versions),
+                _ => kept(path, change(server, &rows), &|| groups(server, &rows)),
+            }
         }
         "" => {
             let make = || order::json(&paths(server, &rows), true).into();
@@ -45,22 +54,26 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
                 let is_of = |r: &&Arc<Resource>| *r.kind.group == *gv.group && *r.kind.version == *gv.version;
                 let is_core = segments[0] == "api";
                 if is_core == gv.group.is_empty() && rows.iter().any(|r| is_of(&r)) {
+                    if rows.iter().any(|r| is_of(&r) && r.bare_items) {
+                        if parts.method == Method::HEAD {
+                            return Err(method_not_allowed());
+                        }
+                        content::check_route(&parts.headers, content::documents(offer.cbor))?;
+                    }
                     let list = || resources(&gv.to_string(), &rows.iter().filter(is_of).collect::<Vec<_>>());
-                    let make = || order::json(&list(), false).into();
-                    let document = server.documents.get(path, rows.change(Some(gv)), make);
-                    return Ok(bytes(200, "application/json", Body::Full(document.text)));
+                    return kept(path, rows.change(Some(gv)), &list);
                 }
             }
             if let ["apis", group] = segments[..]
                 && is_group(server, &rows, group)
             {
-                return Ok(kept(path, &|| {
+                return kept(path, change(server, &rows), &|| {
                     let found = group_list(server, &rows).into_iter().find(|g| g["name"] == group);
                     let mut g = found.unwrap_or_default();
                     g["kind"] = "APIGroup".into();
                     g["apiVersion"] = "v1".into();
                     g
-                }));
+                });
             }
             Err(Status::no_such_path())
         }
@@ -82,20 +95,21 @@ fn is_group(server: &Server, rows: &Rows, name: &str) -> bool {
     rows.iter().any(|r| *r.kind.group == *name) || is()
 }
 
-/// The requested version of aggregated discovery, if preferred to plain JSON.
-fn aggregated_version(accept: &str) -> Option<&'static str> {
-    accept.split(',').map(|c| c.replace(' ', "")).find_map(|c| {
-        if !c.contains("as=APIGroupDiscoveryList") || !c.contains("g=apidiscovery.k8s.io") {
-            return None;
-        }
-        if c.contains("v=v2beta1") {
-            Some("v2beta1")
-        } else if c.contains("v=v2") {
-            Some("v2")
-        } else {
-            None
-        }
-    })
+/// A document in the encoding that the client accepts. There are only objects.
+fn encoded(parts: &Parts, offer: &Offer, document: Document) -> Result<Response<Body>, Status> {
+    let negotiated = Negotiated::negotiate_offer(&parts.headers, offer)?;
+    if negotiated.encoding == Encoding::Json {
+        return Ok(bytes(200, "application/json", Body::Full(document.text)));
+    }
+    let value: Value = serde_json::from_slice(&document.text).map_err(Status::internal)?;
+    let (media, body) = content::write(&negotiated, &value);
+    Ok(bytes(200, media, body))
+}
+
+/// Whether aggregated discovery is preferred to its legacy form.
+fn accepts_aggregated(accept: &str) -> bool {
+    let parameters = ["as=APIGroupDiscoveryList", "g=apidiscovery.k8s.io", "v=v2"];
+    accept.split(',').any(|clause| parameters.iter().all(|p| clause.split(';').any(|c| c.trim() == *p)))
 }
 
 fn core_versions() -> Value {
@@ -226,16 +240,13 @@ fn storage_hash(r: &Resource) -> String {
     base64::engine::general_purpose::STANDARD.encode(&hash.as_ref()[..8])
 }
 
-fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {
-    let key = format!("{} aggregated {version}", if core { "/api" } else { "/apis" });
-    let make = || order::json(&group_discovery(server, rows, core, version), false).into();
+fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool) -> Response<Body> {
+    let key = format!("{} aggregated", if core { "/api" } else { "/apis" });
+    let make = || order::json(&group_discovery(server, rows, core), false).into();
     let document = server.documents.get(&key, change(server, rows), make);
     let etag = format!("\"{}\"", document.hash.to_lowercase());
     let same = parts.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == etag.as_bytes());
-    let media = match version {
-        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-    };
+    let media = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let mut r =
         bytes(if same { 304 } else { 200 }, media, if same { Body::empty() } else { Body::Full(document.text) });
     if let Ok(t) = HeaderValue::from_str(&etag) {
@@ -245,7 +256,7 @@ fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: 
     r
 }
 
-fn group_discovery(server: &Server, rows: &Rows, core: bool, version: &str) -> Value {
+fn group_discovery(server: &Server, rows: &Rows, core: bool) -> Value {
     let mut items: Vec<Value> = grouped(rows)
         .into_iter()
         .filter(|(g, _)| g.is_empty() == core)
@@ -266,7 +277,7 @@ fn group_discovery(server: &Server, rows: &Rows, core: bool, version: &str) -> V
     if !core {
         server.aggregator.table().add_aggregated(&mut items);
     }
-    json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {}, "items": items})
 }
 

@@ -3,7 +3,7 @@
 use crate::answer::{bytes, method_not_allowed};
 use crate::body::Body;
 use crate::path::Target;
-use crate::{Server, discovery, health, openapi, order, zpages};
+use crate::{Server, content, discovery, health, openapi, order, zpages};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, header};
 use meta::Status;
@@ -28,25 +28,28 @@ impl Server {
         if let Some(r) = self.flow.dump(&parts.uri, self.registry.clock.now()) {
             return Ok(r);
         }
-        let known = path.starts_with("/api")
-            || matches!(path, "/version" | "/version/")
-            || path.starts_with("/openapi")
-            || path == "/";
-        if known && parts.method != Method::GET && parts.method != Method::HEAD {
+        let reads = matches!(parts.method, Method::GET | Method::HEAD);
+        let known = matches!(path, "/version" | "/version/" | "/") || path.starts_with("/openapi");
+        if known && !reads {
             return Err(method_not_allowed());
         }
-        if let Some(r) = self.issuer(path) {
-            return Ok(r);
+        if let Some(r) = self.issuer(parts) {
+            return r;
         }
         if let Some(r) = openapi::answer(self, parts) {
             return r;
         }
-        discovery::answer(self, parts, target)
+        let found = discovery::answer(self, parts, target)?;
+        // As upstream, the list of groups does not depend on the method.
+        match reads || path.trim_end_matches('/') == "/apis" {
+            true => Ok(found),
+            false => Err(method_not_allowed()),
+        }
     }
 
     /// Responds to unknown paths: with a `Status` below the API prefixes, else in plain text.
     pub(crate) fn nowhere(&self, status: Status, path: &str) -> Result<Response<Body>, Status> {
-        let mut segments = path.trim_start_matches('/').split('/');
+        let mut segments = path.strip_prefix('/').unwrap_or(path).split('/');
         let api = match segments.next() {
             Some("api" | "version") => true,
             Some("apis") => {
@@ -64,15 +67,18 @@ impl Server {
     }
 
     /// The issuer's discovery document and keys, for verifying service account tokens.
-    fn issuer(&self, path: &str) -> Option<Response<Body>> {
+    fn issuer(&self, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
         let (about, keys) = self.authenticators.issuer.as_ref()?;
-        let (media, document) = match path.trim_end_matches('/') {
+        let (media, document) = match parts.uri.path().trim_end_matches('/') {
             "/.well-known/openid-configuration" => ("application/json", about),
             "/openid/v1/jwks" => ("application/jwk-set+json", keys),
             _ => return None,
         };
+        if let Err(s) = content::check_route(&parts.headers, &[media]) {
+            return Some(Err(s));
+        }
         let mut r = bytes(200, media, order::json_listed(document, &ABOUT));
         r.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
-        Some(r)
+        Some(Ok(r))
     }
 }

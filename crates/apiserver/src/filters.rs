@@ -320,7 +320,11 @@ impl Server {
     ) -> Result<Negotiated, Refusal> {
         // Create-only resources have no tables, and custom resources no protobuf encoding.
         let tables = row.kind.is_read(&target.subresource);
-        let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables };
+        let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables, metadata: true };
+        if row.bare_items && row.kind.has_verb(verb) && !is_stream(&target.subresource) {
+            content::check_route(&parts.headers, &content::routed(self.options.cbor, target.name.is_empty()))
+                .map_err(|s| Refusal::Response(failure(&s)))?;
+        }
         match negotiated {
             // A stream negotiates for itself.
             Err(_) if is_stream(&target.subresource) => Ok(Negotiated::json()),
@@ -343,10 +347,11 @@ impl Server {
         };
         let rows = self.registry.rows();
         let row = rows.resource(&gvr).ok_or_else(Status::no_such_path)?;
-        if target.too_long || target.odd || (!row.kind.namespaced && !target.namespace.is_empty()) {
+        if target.odd || (!row.kind.namespaced && !target.namespace.is_empty()) {
             return Err(Status::no_such_path());
         }
-        if !target.subresource.is_empty() && row.kind.subresource(&target.subresource).is_none() {
+        let known = target.subresource.is_empty() || row.kind.subresource(&target.subresource).is_some();
+        if row.bare_items && (target.too_long || !known) {
             return Err(Status::no_such_path());
         }
         // An object without a name has no subresources.

@@ -1,12 +1,12 @@
 //! `/healthz`, `/livez`, `/readyz`, `/version`, `/metrics`, `/metrics/slis`.
 
 use crate::Server;
-use crate::answer::bytes;
+use crate::answer::{bytes, method_not_allowed};
 use crate::body::Body;
-use crate::order;
 use crate::path::Query;
-use http::Response;
+use crate::{content, order};
 use http::request::Parts;
+use http::{Method, Response};
 use meta::Status;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -61,7 +61,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     };
     match root {
         "healthz" | "livez" | "readyz" => Some(health(server, parts, root, check)),
-        "version" if check.is_none_or(str::is_empty) => Some(Ok(version())),
+        "version" if check.is_none_or(str::is_empty) => Some(version(parts)),
         "metrics" if check == Some("slis") => {
             for root in ["healthz", "livez", "readyz"] {
                 for (name, holds) in checks(server, root) {
@@ -135,10 +135,14 @@ fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Re
     Ok(bytes(if failed { 500 } else { 200 }, "text/plain; charset=utf-8", text))
 }
 
-fn version() -> Response<Body> {
+fn version(parts: &Parts) -> Result<Response<Body>, Status> {
+    if parts.method != Method::GET {
+        return Err(method_not_allowed());
+    }
+    content::check_route(&parts.headers, &["application/json"])?;
     let v = json!({"major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1",
         "minCompatibilityMinor": "35", "gitVersion": VERSION, "gitCommit": env!("CARGO_PKG_VERSION"), "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, ARCHITECTURE)});
-    bytes(200, "application/json", order::json_as(&v, "io.k8s.apimachinery.pkg.version.Info"))
+    Ok(bytes(200, "application/json", order::json_as(&v, "io.k8s.apimachinery.pkg.version.Info")))
 }

@@ -64,7 +64,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
         _ => {
             let path_key = path.strip_prefix("/openapi/v3/")?;
             if let Some(operations) = of_discovery(&rows).get(path_key) {
-                let make = || document_v3(server, &rows, Needed::default(), operations);
+                let make = || document_v3(server, &rows, Needed::default(), operations, None);
                 return Some(Ok(hashed(server, parts, server.documents.get(path, rows.change(None), make))));
             }
             let gv = group_version_of(path_key)?;
@@ -153,7 +153,7 @@ fn index(server: &Server, rows: &Rows) -> Value {
         add(&place_of(&gv), Some(&gv), &|| v3(server, rows, &gv));
     }
     for (path_key, operations) in of_discovery(rows) {
-        add(&path_key, None, &|| document_v3(server, rows, Needed::default(), &operations));
+        add(&path_key, None, &|| document_v3(server, rows, Needed::default(), &operations, None));
     }
     json!({"paths": paths})
 }
@@ -170,7 +170,15 @@ fn security() -> Value {
 }
 
 fn information() -> Value {
-    json!({"title": "Kubernetes", "version": crate::health::VERSION})
+    let version = crate::health::VERSION.trim_start_matches('v');
+    // The emulated version has no patch.
+    let version = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
+    json!({"title": "Kubernetes", "version": version})
+}
+
+/// Of the documents that upstream makes of CustomResourceDefinitions.
+fn information_of_definitions() -> Value {
+    json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"})
 }
 
 /// Serialized schemas or paths by name.
@@ -201,7 +209,6 @@ struct V3 {
     info: Value,
     paths: Texts,
     components: Components,
-    security: Value,
 }
 
 #[derive(Serialize)]
@@ -221,7 +228,7 @@ fn v3(server: &Server, rows: &Rows, gv: &GroupVersion) -> Bytes {
     for r in rows.iter().filter(|r| r.kind.group_version() == *gv) {
         needed.add_kind(r);
     }
-    document_v3(server, rows, needed, &operations::of_version(rows, gv))
+    document_v3(server, rows, needed, &operations::of_version(rows, gv), Some(gv))
 }
 
 /// The v3 documents of discovery paths, by path.
@@ -229,13 +236,21 @@ fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Methods>> {
     operations::of_discovery(rows)
 }
 
-fn document_v3(server: &Server, rows: &Rows, mut needed: Needed<'_>, operations: &BTreeMap<String, Methods>) -> Bytes {
+fn document_v3(
+    server: &Server,
+    rows: &Rows,
+    mut needed: Needed<'_>,
+    operations: &BTreeMap<String, Methods>,
+    version: Option<&GroupVersion>,
+) -> Bytes {
     let mut mentioned = BTreeSet::new();
     let paths = paths::v3(operations, &mut mentioned);
     needed.add_all(&mentioned);
-    let schemas = needed.render(server, rows, REF3, Dialect::V3);
+    let is_custom = !needed.custom.is_empty();
+    let schemas = needed.render(server, rows, REF3, Dialect::V3, &version.into_iter().cloned().collect());
     let components = Components { schemas, security_schemes: security() };
-    text(&V3 { openapi: "3.0.0", info: information(), paths, components, security: json!([{SECURITY: []}]) })
+    let info = if is_custom { information_of_definitions() } else { information() };
+    text(&V3 { openapi: "3.0.0", info, paths, components })
 }
 
 fn v2(server: &Server, rows: &Rows) -> V2 {
@@ -255,7 +270,7 @@ fn v2(server: &Server, rows: &Rows) -> V2 {
         info: information(),
         paths,
         parameters,
-        definitions: needed.render(server, rows, REF2, Dialect::V2),
+        definitions: needed.render(server, rows, REF2, Dialect::V2, &versions(rows)),
         security_definitions: security(),
         security: json!([{SECURITY: []}]),
     }
@@ -326,7 +341,15 @@ impl<'a> Needed<'a> {
         }
     }
 
-    fn render(&self, server: &Server, rows: &Rows, prefix: &str, dialect: Dialect) -> Texts {
+    /// The definitions in a document about these versions.
+    fn render(
+        &self,
+        server: &Server,
+        rows: &Rows,
+        prefix: &str,
+        dialect: Dialect,
+        versions: &BTreeSet<GroupVersion>,
+    ) -> Texts {
         let texts = kinds::texts();
         let mut kinds_of: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         let mut lists: BTreeMap<String, &Kind> = BTreeMap::new();
@@ -341,6 +364,13 @@ impl<'a> Needed<'a> {
                     lists.insert(list, k);
                 }
             }
+            // The kinds that subresources have for clients.
+            for gvk in r.kind.subresources.iter().filter_map(|s| s.speaks.as_ref()) {
+                let name = kinds::catalog().schema_of(gvk).and_then(|s| s.name.as_deref());
+                let named = json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});
+                let known = name.map(|n| kinds_of.entry(n.to_owned()).or_default()).filter(|k| !k.contains(&named));
+                known.into_iter().for_each(|k| k.push(named.clone()));
+            }
         }
         let empty = BTreeMap::new();
         let mut out = Texts::new();
@@ -349,8 +379,9 @@ impl<'a> Needed<'a> {
             let list_texts = lists.get(name).map(|k| descriptions::list_descriptions(&texts, k));
             let text = texts.get(name).or(list_texts.as_ref()).unwrap_or(&empty);
             let mut v = node(schema, prefix, dialect, text);
-            if let Some(gvks) = kinds_of.get(name) {
-                v["x-kubernetes-group-version-kind"] = gvks.clone().into();
+            let common = name.strip_prefix(META).map(|kind| common_kinds(kind, versions)).unwrap_or_default();
+            if let Some(gvks) = kinds_of.get(name).cloned().or(Some(common)).filter(|k| !k.is_empty()) {
+                v["x-kubernetes-group-version-kind"] = gvks.into();
             }
             add(name, &v);
         }
@@ -364,6 +395,19 @@ impl<'a> Needed<'a> {
         }
         out
     }
+}
+
+/// The kinds of a common type, some of which every version has.
+fn common_kinds(kind: &str, versions: &BTreeSet<GroupVersion>) -> Vec<Value> {
+    let core = GroupVersion::new("", "v1");
+    let of_all = match kind {
+        "DeleteOptions" | "WatchEvent" => true,
+        "Status" | "APIResourceList" | "APIVersions" | "APIGroup" | "APIGroupList" => false,
+        _ => return Vec::new(),
+    };
+    let others = versions.iter().filter(|gv| of_all && **gv != core);
+    let named = |gv: &GroupVersion| json!({"group": gv.group, "version": gv.version, "kind": kind});
+    [&core].into_iter().chain(others).map(named).collect()
 }
 
 /// The definition of a kind's list; `name`: of the kind's definition.
@@ -396,11 +440,7 @@ fn node(s: &Schema, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, Str
     }
     let none = BTreeMap::new();
     if let Some(items) = &s.items {
-        let mut i = reference(items, prefix, dialect, &none);
-        if items.ty == Type::String && items.name().is_none() && dialect == Dialect::V3 {
-            i["default"] = "".into();
-        }
-        v["items"] = i;
+        v["items"] = reference(items, prefix, dialect, &none);
     }
     if let Some(a) = &s.additional {
         v["additionalProperties"] = reference(a, prefix, dialect, &none);

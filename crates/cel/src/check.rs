@@ -147,10 +147,27 @@ impl Checker<'_> {
         if let Some(t) = self.variable(name) {
             return t;
         }
+        if let Some(t) = self.family(name) {
+            return t;
+        }
         match type_name(name) {
             Some(n) => Typed::at(Node::TypeName(n), self.root_path(), Type::Type, Range::fixed(1)),
             None => self.error(at, format!("undeclared reference to '{name}' (in container '')")),
         }
+    }
+
+    /// All variables with a prefix (`variables`), as one value.
+    fn family(&mut self, name: &str) -> Option<Typed> {
+        self.env.families.iter().find(|f| *f == name)?;
+        let env = self.env;
+        let members = env.vars.iter().filter_map(|(v, _)| Some((v, v.strip_prefix(name)?.strip_prefix('.')?)));
+        let mut entries = Vec::new();
+        for (variable, member) in members {
+            let key = Node::Const(Const::Str(member.into()));
+            entries.extend(self.variable(variable).map(|t| (key, t.node, false)));
+        }
+        let ty = crate::Object { name: format!("kubernetes.{name}"), ..Default::default() };
+        Some(Typed::new(Node::Map(entries.into()), Type::Object(Arc::new(ty)), Range::fixed(1)))
     }
 
     /// A variable of a macro or of the environment.
@@ -313,6 +330,9 @@ impl Checker<'_> {
     /// `Object{…}`, its parts (`Object.spec{…}`), and `JSONPatch{…}`. Checks the path of a part, not its fields.
     fn object(&mut self, at: u32, name: &str, entries: &[Field]) -> Typed {
         let name = name.trim_start_matches('.');
+        if let Some((ty, zero)) = wrapped(name) {
+            return self.wrapper(entries, ty, zero);
+        }
         let patch = name == "JSONPatch";
         if !self.env.objects || !(patch || name == "Object" || name.starts_with("Object.")) {
             return self.error(at, format!("undeclared reference to '{name}' (in container '')"));
@@ -323,38 +343,74 @@ impl Checker<'_> {
             let t = self.check(&f.value);
             cost = cost.plus(t.cost);
             let found = if f.optional { self.inside(f.value.at, &t) } else { self.known.resolve(&t.ty) };
-            if let Some(expected) = misplaced(name, f.name, &found) {
-                self.error(
-                    f.at,
-                    format!("expected type of field '{}' is '{expected}' but provided type is '{found}'", f.name),
-                );
-            }
+            let node = match misplaced(name, f.name, &found) {
+                // Upstream compares the names with the path when it reads the result.
+                Some((have, expected)) => Node::Fail(
+                    format!(
+                        "unexpected type name {have:?}, expected {expected:?}, which matches field name path from root Object type"
+                    )
+                    .into(),
+                ),
+                None => t.node,
+            };
             if patch && !matches!(f.name, "op" | "path" | "from" | "value") {
                 self.error(f.at, format!("undefined field '{}'", f.name));
             }
-            fields.push((Box::from(f.name), t.node, f.optional));
+            fields.push((Box::from(f.name), node, f.optional));
         }
         let ty = Type::Object(Arc::new(crate::Object { name: name.to_owned(), open: true, ..Default::default() }));
         Typed::new(Node::Struct(fields.into()), ty, cost)
     }
 
+    /// A message that holds one value (`google.protobuf.Int32Value{value: 1}`), which stands for that value.
+    fn wrapper(&mut self, entries: &[Field], ty: Type, zero: Const) -> Typed {
+        let mut cost = Range::fixed(cost::STRUCT);
+        let mut node = Node::Const(zero);
+        for f in entries {
+            let t = self.check(&f.value);
+            cost = cost.plus(t.cost);
+            if f.name != "value" {
+                self.error(f.at, format!("undefined field '{}'", f.name));
+            } else if !self.known.assignable(&ty, &t.ty) {
+                let found = self.known.settled(&t.ty);
+                self.error(f.at, format!("expected type of field 'value' is '{ty}' but provided type is '{found}'"));
+            }
+            node = t.node;
+        }
+        Typed::new(node, ty, cost)
+    }
+
     /// The types as error messages list them.
     pub fn resolve_text(&self, types: &[&Type]) -> String {
-        types.iter().map(|t| self.known.resolve(t).to_string()).collect::<Vec<_>>().join(", ")
+        types.iter().map(|t| self.known.settled(t).to_string()).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The type that a field of `Object` must have, if `found` is another part of `Object`.
-fn misplaced(of: &str, field: &str, found: &Type) -> Option<String> {
+/// The name of another part of `Object` at the place of a field, and the name that belongs there.
+fn misplaced(of: &str, field: &str, found: &Type) -> Option<(String, String)> {
     let expected = format!("{of}.{field}");
-    match found {
-        Type::Object(o) if of != "JSONPatch" && o.name.starts_with("Object") && o.name != expected => Some(expected),
+    let part = match found {
+        Type::Object(o) if of != "JSONPatch" => o,
         Type::List(items) => match &items.ty {
-            Type::Object(o) if o.name.starts_with("Object") && o.name != expected => Some(expected),
-            _ => None,
+            Type::Object(o) => o,
+            _ => return None,
         },
-        _ => None,
-    }
+        _ => return None,
+    };
+    (part.name.starts_with("Object") && part.name != expected).then(|| (part.name.clone(), expected))
+}
+
+/// The type of a message that holds one value, and the value of an empty one.
+fn wrapped(name: &str) -> Option<(Type, Const)> {
+    Some(match name.strip_prefix("google.protobuf.")? {
+        "BoolValue" => (Type::Bool, Const::Bool(false)),
+        "BytesValue" => (Type::Bytes, Const::Bytes(Box::default())),
+        "DoubleValue" | "FloatValue" => (Type::Double, Const::Double(0.0)),
+        "Int32Value" | "Int64Value" => (Type::Int, Const::Int(0)),
+        "UInt32Value" | "UInt64Value" => (Type::Uint, Const::Uint(0)),
+        "StringValue" => (Type::String, Const::Str("".into())),
+        _ => return None,
+    })
 }
 
 /// The dotted name `a.b.c`, if the expression consists of selections alone.

@@ -122,6 +122,7 @@ impl<'a> Machine<'a, '_> {
             Node::List(items) => self.list(items),
             Node::Map(entries) => self.map(entries),
             Node::Struct(fields) => self.object(fields),
+            Node::Fail(why) => Err(Error::Fault(why.to_string())),
             Node::Loop(l) => self.run(l),
             Node::Bind(pair) => {
                 self.spend(cost::LIST)?;

@@ -23,6 +23,8 @@ pub(crate) enum Node {
     List(Box<[(Node, bool)]>),
     Map(Box<[(Node, Node, bool)]>),
     Struct(Box<[(Box<str>, Node, bool)]>),
+    /// An error that the type check found and evaluation reports.
+    Fail(Box<str>),
     Loop(Box<Loop>),
     /// `cel.bind`: the value of a variable, and the body.
     Bind(Box<[Node; 2]>),
@@ -37,7 +39,7 @@ impl Node {
     pub fn any(&self, holds: &mut impl FnMut(&Node) -> bool) -> bool {
         holds(self)
             || match self {
-                Self::Const(_) | Self::Local(_) | Self::Var(_) | Self::TypeName(_) => false,
+                Self::Const(_) | Self::Local(_) | Self::Var(_) | Self::TypeName(_) | Self::Fail(_) => false,
                 Self::Select(s) | Self::OptionalSelect(s) | Self::Has(s) => s.0.any(holds),
                 Self::Call(_, all) => all.iter().any(|n| n.any(holds)),
                 Self::And(all) | Self::Or(all) | Self::ValueOr(all) | Self::OptionalOr(all) => {

@@ -243,6 +243,38 @@ fn kubernetes_libraries() {
 }
 
 #[test]
+fn messages_of_one_value_stand_for_it() {
+    check(&[
+        ("google.protobuf.Int32Value{value: 1} == 1", json!(true)),
+        ("google.protobuf.StringValue{} + 'a'", json!("a")),
+        (
+            "google.protobuf.BoolValue{value: 1}",
+            json!("!expected type of field 'value' is 'bool' but provided type is 'int'"),
+        ),
+        ("google.protobuf.BoolValue{other: true}", json!("!undefined field 'other'")),
+        ("google.protobuf.Other{}", json!("!undeclared reference to 'google.protobuf.Other' (in container '')")),
+        ("[] == {}", json!("!found no matching overload for '_==_' applied to '(list(dyn), map(dyn, dyn))'")),
+    ]);
+}
+
+/// `variables` alone is a map of them, and a part of `Object` at the place of another one fails where it is evaluated.
+#[test]
+fn variables_are_a_value_and_misplaced_parts_fail() {
+    let env =
+        Env::default().with("variables.x", Type::Int).with("x", Type::Dyn).with_family("variables").with_objects();
+    assert_eq!(env.compile("variables").map(|c| c.ty.to_string()).unwrap(), "kubernetes.variables");
+    assert!(env.compile("variables.y").is_err());
+    let c = env.compile("x ? Object{spec: Object.spec{a: 1}} : Object{spec: Object.zz{a: 1}}").unwrap();
+    let run = |x: Value| match c.program.eval(&Given(&x, None), &mut Budget::new(1_000)) {
+        Ok(v) => v.to_json().unwrap(),
+        Err(e) => e.to_string().into(),
+    };
+    assert_eq!(run(json!(true)), json!({"spec": {"a": 1}}));
+    let why = r#"unexpected type name "Object.zz", expected "Object.spec", which matches field name path from root Object type"#;
+    assert_eq!(run(json!(false)), json!(why));
+}
+
+#[test]
 fn errors_read_as_upstream_writes_them() {
     let env = || Env::default().with("self", object());
     let message = |text: &str| env().compile(text).err().map(|e| e.to_string()).unwrap_or_default();

@@ -153,7 +153,8 @@ fn typed(column: &Column, v: Option<&Value>) -> Value {
         (None | Some(Value::Null), "integer") => 0.into(),
         (None | Some(Value::Null), "boolean") => false.into(),
         (None | Some(Value::Null), _) => "".into(),
-        (Some(v), "string") => display(v).into(),
+        // The cells of numbers are numbers, whatever the column says.
+        (Some(v), "string") if !v.is_number() => display(v).into(),
         (Some(v), _) => v.clone(),
     }
 }
@@ -208,6 +209,7 @@ fn compute(cell: &Cell<'_>) -> Option<Value> {
             let n = |k: &str| o.get(k).and_then(Value::as_object).map_or(0, |m| m.len());
             (n("data") + n("binaryData")).into()
         }
+        "orNone" | "orUnset" if arg(0).is_some_and(Value::is_number) => arg(0).cloned().unwrap_or_default(),
         "orNone" => or(arg(0), "<none>"),
         "orUnset" => or(arg(0), "<unset>"),
         "orNA" => or(arg(0), "N/A"),

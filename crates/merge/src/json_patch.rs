@@ -298,6 +298,10 @@ fn container<'a>(doc: &'a mut Value, op: &'static str, path: &str) -> Result<(&'
 }
 
 fn get<'a>(doc: &'a mut Value, op: &'static str, path: &str) -> Result<Option<&'a Value>, Error> {
+    // Only `test` and `replace` know the whole document.
+    if op == "test" && path.is_empty() {
+        return Ok(Some(doc));
+    }
     let (con, key) = container(doc, op, path)?;
     match con {
         Value::Array(a) => {
@@ -337,6 +341,13 @@ fn remove(doc: &mut Value, op: &'static str, path: &str, work: &mut Work) -> Res
 }
 
 fn replace(doc: &mut Value, path: &str, v: Value) -> Result<(), Error> {
+    if path.is_empty() {
+        if !v.is_object() && !v.is_array() {
+            return Err(at("replace", path, "value must be object or array"));
+        }
+        *doc = v;
+        return Ok(());
+    }
     match container(doc, "replace", path)? {
         (Value::Object(m), key) => _ = m.insert(key, v),
         (Value::Array(a), key) => {
@@ -410,6 +421,8 @@ mod tests {
             (json!({"op": "move", "from": "/s", "path": "/t"}), json!({"t": "x", "s": null})),
             (json!({"op": "copy", "from": "/s", "path": "/t"}), json!({"t": "x", "s": "x"})),
             (json!({"op": "test", "path": "/s", "value": "x"}), json!({})),
+            (json!({"op": "test", "path": "", "value": doc}), json!({})),
+            (json!({"op": "replace", "path": "", "value": {"only": 1}}), json!({"only": 1, "s": null})),
             (json!({"op": "test", "path": "/missing", "value": null}), json!({})),
             (json!({"op": "test", "path": "/a/n", "value": null}), json!({})),
             (json!({"op": "test", "path": "/a/b", "value": [1, 2, 3]}), json!({})),
@@ -458,6 +471,9 @@ mod tests {
             json!({"op": "add", "path": "/a/b/3", "value": 1}),
             json!({"op": "add", "path": "/a/b/x", "value": 1}),
             json!({"op": "add", "path": "", "value": {}}),
+            json!({"op": "replace", "path": "", "value": 1}),
+            json!({"op": "test", "path": "", "value": {}}),
+            json!({"op": "remove", "path": ""}),
             json!({"op": "add"}),
             json!({"op": "replace", "path": "/x/y", "value": 1}),
             json!({"op": "replace", "path": "/a/b/1", "value": 1}),

@@ -61,13 +61,8 @@ pub enum Error {
     #[error("failed to decode managed fields: {0}")]
     Decode(#[from] entry::Error),
     /// The object cannot be converted to a version.
-    #[error("failed to convert object to version {version}: {why}")]
-    Convert {
-        /// The version.
-        version: String,
-        /// The reason.
-        why: String,
-    },
+    #[error("{0}")]
+    Convert(String),
 }
 
 impl Error {
@@ -78,7 +73,7 @@ impl Error {
             Self::Version { .. } | Self::ManagedFieldsGiven | Self::Typed { .. } => {
                 Status::bad_request(self.to_string())
             }
-            Self::Decode(_) | Self::Convert { .. } => Status::new(500, Reason::InternalError, self.to_string()),
+            Self::Decode(_) | Self::Convert(_) => Status::new(500, Reason::Unknown, self.to_string()),
         }
     }
 }

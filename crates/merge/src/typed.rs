@@ -16,7 +16,7 @@ pub use atomics::atomics;
 pub use compare::{Comparison, compare, compare_objects};
 pub use fields::{ensure_named, field_set, field_set_of_object, reconcile};
 pub use merge::{merge, merge_objects};
-pub use remove::{remove_items, strip_nulls};
+pub use remove::{drop_emptied_lists, remove_items};
 pub use shape::TypeRef;
 pub use validate::{validate, validate_object};
 

@@ -448,7 +448,11 @@ fn unescape(text: &str) -> Result<String, String> {
                     return Err(format!("invalid field selector: invalid escape sequence: \\{e}"));
                 }
             },
-            ',' | '=' => return Err(format!("invalid field selector: unescaped character in value: {c}")),
+            ',' | '=' => {
+                // Go prints the number of the character.
+                let number = u32::from(c);
+                return Err(format!("invalid field selector: unescaped character in value: {number}"));
+            }
             c => out.push(c),
         }
     }

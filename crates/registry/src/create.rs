@@ -3,13 +3,13 @@
 use crate::admit::Admit;
 use crate::metadata::OwnersSeen;
 use crate::options::WriteOptions;
-use crate::row::Backend;
+use crate::row::{Backend, Resource};
 use crate::strategy::{Env, Request, Sent};
 use crate::written::{Written, commit_status};
 use crate::{Registry, managed, metadata};
 use kinds::Generation;
 use meta::{MutatedBy, Object, Operation, Status, random, time};
-use store::{Action, CommitError, Expect, Op};
+use store::{Action, CommitError, Expect, Key, Op};
 
 /// Maximum number of attempts to generate an unused name.
 const NAME_TRIES: usize = 8;
@@ -63,13 +63,16 @@ impl Registry {
         let uid = random::uuid(&*self.rng);
         let now = time::format(self.clock.now());
         let m = object.metadata_mut();
-        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"] {
+        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
             m.remove(key);
         }
         m.insert("uid".into(), uid.into());
         m.insert("creationTimestamp".into(), now.into());
-        if request.resource.kind.generation.is_some_and(|g| g != Generation::Changes) {
-            object.set_generation(1);
+        // A kind that does not count keeps what the client sent.
+        match request.resource.kind.generation {
+            Some(Generation::Changes) => _ = object.remove(&["metadata", "generation"]),
+            Some(_) => object.set_generation(1),
+            None => {}
         }
     }
 
@@ -121,31 +124,50 @@ impl Registry {
                 return Err(Status::internal("a function has no key"));
             };
             if options.dry_run && self.find(key)?.is_some() {
-                return Err(Status::already_exists(&row.group_resource(), candidate.name()));
+                return Err(self.already_exists(row, &candidate, key));
             }
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
             if options.dry_run {
                 // A dry run shows allocations and then releases them.
+                self.store_and_read(row, &mut candidate).await?;
                 return Ok(candidate.into());
             }
             if versioned {
                 let why = "resourceVersion should not be set on objects to be created";
                 return Err(Status::new(500, meta::Reason::Unknown, why));
             }
-            let bytes = self.to_stored(row, &candidate).await?;
+            let bytes = self.to_stored(row, &mut candidate).await?;
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Put(bytes) }];
             ops.extend(with);
             ops.extend(charge.ops);
             match self.commit(row, "create", ops).await {
                 Ok(done) => return Ok(Written::committed(candidate, &done)),
-                Err(CommitError::Conflict { op: 0, .. }) => {
-                    return Err(Status::already_exists(&row.group_resource(), candidate.name()));
-                }
+                Err(CommitError::Conflict { op: 0, .. }) => return Err(self.already_exists(row, &candidate, key)),
                 Err(CommitError::Conflict { .. }) if attempt < 16 => {}
                 Err(e) => return Err(commit_status(&e)),
             }
         }
         unreachable!("the loop above only ends by returning")
+    }
+}
+
+/// Seconds after which a client may try another generated name.
+const NAME_RETRY_AFTER: u32 = 1;
+
+impl Registry {
+    /// The error for a name that is taken: the existing object may be on its way out.
+    fn already_exists(&self, row: &Resource, new: &Object, key: &Key) -> Status {
+        let gr = row.group_resource();
+        let mut status = Status::already_exists(&gr, new.name());
+        if !new.generate_name().is_empty() {
+            status.message.push_str(", the server was not able to generate a unique name for the object");
+            status.details.get_or_insert_default().retry_after_seconds = NAME_RETRY_AFTER;
+        }
+        let existing = self.find(key).ok().flatten().and_then(|e| stored::encode::decode(&e).ok());
+        if existing.is_some_and(|o| o.is_deleting()) {
+            status.message.insert_str(0, "object is being deleted: ");
+        }
+        status
     }
 }
 

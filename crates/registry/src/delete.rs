@@ -106,12 +106,19 @@ impl Registry {
         let Some(key) = row.key(o.namespace(), o.name()) else {
             return Err(Status::method_not_supported(&row.group_resource(), "delete"));
         };
-        let bytes = self.to_stored(row, &o).await?;
+        let bytes = self.to_stored(row, &mut o).await?;
         let op = Op { key, expect: Expect::Revision(revision), action: Action::Put(bytes) };
         Ok(self.commit(row, "update", vec![op]).await.map(|c| {
             o.set_resource_version(&c.revision.to_string());
             (o, c.revision)
         }))
+    }
+
+    /// Whether the object exists but cannot be read.
+    pub fn is_unreadable(&self, request: &Request) -> bool {
+        let Some(key) = request.resource.key(&request.namespace, &request.name) else { return false };
+        let snapshot = self.store.snapshot();
+        snapshot.damaged(&key).is_some() || snapshot.get(&key).is_some_and(|e| encode::decode(&e).is_err())
     }
 
     /// Deletes an object that cannot be read, ignoring finalizers, preconditions and admission
@@ -236,6 +243,11 @@ fn mark_deletion(o: &mut Object, end: Timestamp, grace: i64) {
 
 fn check_preconditions(p: &Preconditions, live: &Object, request: &Request) -> Result<(), Status> {
     let fail = |what: &str, expected: &str, current: &str, happened: &str| {
+        if request.resource.strategy.deletes_in_phases() {
+            let why =
+                format!("Precondition failed: {what} in precondition: {expected}, {what} in object meta: {current}");
+            return Err(Status::conflict(&request.group_resource(), live.name(), &why));
+        }
         let why = format!(
             "the {what} in the precondition ({expected}) does not match the {what} in record ({current}). The object might have been {happened}"
         );

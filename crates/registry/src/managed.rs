@@ -6,7 +6,7 @@ use crate::strategy::Request;
 use crate::versions::{Conversions, Versions};
 use merge::fieldset::Set;
 use merge::managed::{self, Context, Force};
-use meta::{Object, Status, time};
+use meta::{Object, time};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -133,9 +133,9 @@ impl Registry {
         configuration: &Object,
         manager: &str,
         force: Force,
-    ) -> Result<Option<Object>, Status> {
+    ) -> Result<Option<Object>, managed::Error> {
         with_context(self, request, conversions, manager, &request.subresource, |cx| {
-            managed::apply(live, configuration, force, cx).map_err(|e| e.status())
+            managed::apply(live, configuration, force, cx)
         })
     }
 }

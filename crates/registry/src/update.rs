@@ -171,6 +171,12 @@ impl Registry {
             return Err(Status::bad_request(why));
         }
         if !new.uid().is_empty() && new.uid() != old.uid() {
+            // Only an update with a whole object has its UID as a precondition.
+            if request.verb == "patch" {
+                let e = FieldError::invalid(&FieldPath::new("metadata.uid"), new.uid(), "field is immutable");
+                // Upstream validates it twice.
+                return Err(Status::invalid(&row.named_kind(), old.name(), &[e.clone(), e]));
+            }
             return Err(uid_mismatch(request, new.uid(), old.uid()));
         }
         if new.resource_version().is_empty() && row.kind.needs_revision {
@@ -225,7 +231,7 @@ impl Registry {
             return Ok(Step::Same);
         }
         let charge = admit.charge(Operation::Update, &new, Some(old)).await?;
-        let bytes = self.to_stored(row, &new).await?;
+        let bytes = self.to_stored(row, &mut new).await?;
         let Some(key) = row.key(&request.namespace, &request.name) else {
             return Err(Status::internal("a function has no key"));
         };
@@ -338,11 +344,18 @@ fn keep_status(new: &mut Object, old: &Object) {
 /// The error for an update of an object with another UID, with the message of upstream's storage.
 fn uid_mismatch(request: &Request, expected: &str, found: &str) -> Status {
     let gr = request.group_resource();
-    let parts: Vec<&str> = [&gr.resource, &request.namespace, &request.name].into_iter().map(String::as_str).collect();
-    let key = parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join("/");
+    // The names of the first resources in etcd.
+    let stored = match (&*gr.group, &*gr.resource) {
+        ("", "replicationcontrollers") => "controllers",
+        ("", "endpoints") => "services/endpoints",
+        ("", "services") => "services/specs",
+        ("", "nodes") => "minions",
+        (_, resource) => resource,
+    };
+    let parts = [stored, &request.namespace, &request.name].into_iter().filter(|p| !p.is_empty());
+    let key = parts.collect::<Vec<_>>().join("/");
     let why = format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {found}");
-    let why = format!(
-        "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
-    );
+    let why =
+        format!("StorageError: invalid object, Code: 4, Key: /{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}");
     Status::conflict(&gr, &request.name, &why)
 }

@@ -8,6 +8,7 @@ use crate::Registry;
 use crate::row::{Resource, Rows};
 use crate::strategy::Request;
 use merge::managed;
+use merge::typed::TypeRef;
 use meta::{GroupVersion, Gvk, Object};
 use parking_lot::Mutex;
 use schema::Schema;
@@ -79,10 +80,15 @@ impl managed::Versions for Versions<'_> {
         let to = row.kind.gvk();
         // An object without fields is the same in all versions: no conversion.
         let converts = row.strategy.converter().is_some() && object.0.len() > 2;
-        if converts && object.api_version() != api_version {
-            return self.conversions.get(object, &to).map(Some);
+        let converted = match converts && object.api_version() != api_version {
+            true => self.conversions.get(object, &to)?,
+            false => row.strategy.convert(object.clone(), &to).map_err(|s| s.message)?,
+        };
+        // A field that the version does not know has no type there.
+        if row.strategy.is_custom() && object.api_version() != api_version {
+            merge::typed::validate_object(&converted, TypeRef::new(Some(&row.kind.schema)))?;
         }
-        row.strategy.convert(object.clone(), &to).map(Some).map_err(|s| s.message)
+        Ok(Some(converted))
     }
 
     fn has(&self, api_version: &str) -> bool {

@@ -5,8 +5,10 @@
 //! another struct (`hostNetwork` of pods) stay where the external type has them.
 
 mod diff;
+mod print;
 
 pub use diff::unified;
+pub use print::{float, plain, syntax, type_name};
 
 use crate::sent;
 use crate::types::{Field, Presence, Schema, Type};

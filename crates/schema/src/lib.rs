@@ -25,5 +25,5 @@ pub use fill::{fill, fill_within, size};
 pub use meta::depth::of_text as depth;
 pub use rule::Rule;
 pub use sent::Empties;
-pub use typed::{TypeError, Typed, base64, base64_decode, settle, typed};
+pub use typed::{Nulls, TypeError, Typed, base64, base64_decode, settle, typed, typed_with};
 pub use types::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Schema, SchemaRef, Str, Type};

@@ -6,7 +6,7 @@
 mod wrong;
 
 use wrong::illegal;
-pub use wrong::{TypeError, have, illegal_in_url};
+pub use wrong::{TypeError, have, illegal_in_url, time as time_error};
 
 use crate::decode::{MOST_REPORTED, MOST_WRITTEN};
 use crate::sent::Empties;
@@ -27,7 +27,21 @@ pub struct Typed {
 
 /// Brings `value` into the form of the schema, in place.
 pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
-    let mut w = Walk { path: Vec::new(), found: Typed::default(), written: 0 };
+    typed_with(value, schema, Nulls::Prune)
+}
+
+/// What happens to `null` in custom resources where the schema has no such value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nulls {
+    /// It is removed, unless a default replaces it.
+    Prune,
+    /// It stays, for validation.
+    Keep,
+}
+
+/// As [`typed()`].
+pub fn typed_with(value: &mut Value, schema: &Schema, nulls: Nulls) -> Result<Typed, TypeError> {
+    let mut w = Walk { path: Vec::new(), found: Typed::default(), written: 0, nulls };
     w.value(value, schema)?;
     Ok(w.found)
 }
@@ -61,6 +75,7 @@ struct Walk<'a> {
     found: Typed,
     /// Bytes of all reported paths.
     written: usize,
+    nulls: Nulls,
 }
 
 /// Maximum bytes of paths of empty lists and maps. Beyond it, errors show such a value as absent.
@@ -200,6 +215,11 @@ impl<'a> Walk<'a> {
                 }
                 Ok(())
             }
+            // Go reads integers of 64 bits, and floats.
+            Value::Number(n) if n.is_u64() && !n.is_i64() => {
+                *v = n.as_f64().into();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -212,7 +232,7 @@ impl<'a> Walk<'a> {
             let member = field.map(|f| f.schema.get()).or(schema.and_then(|s| s.additional.as_deref()));
             match member {
                 Some(s) if v.is_null() && s.custom && !s.nullable => {
-                    if field.is_none_or(|f| f.fill.is_none()) {
+                    if self.nulls == Nulls::Prune && field.is_none_or(|f| f.fill.is_none()) {
                         gone.push(k.clone());
                     }
                 }

@@ -208,7 +208,7 @@ fn mutate(
         Form::JsonPatch => {
             let mut doc = live;
             let patch = Patch::decode(made).map_err(|e| e.to_string())?;
-            patch.apply(&mut doc).map_err(|e| e.to_string())?;
+            patch.apply(&mut doc).map_err(|e| format!("JSON Patch: {e}"))?;
             doc
         }
         Form::ApplyConfiguration => {

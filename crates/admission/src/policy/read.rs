@@ -144,6 +144,9 @@ fn items<'a>(v: &'a Value, k: &str) -> impl Iterator<Item = &'a Value> {
 fn variables(spec: &Value, params: Params) -> (Variables, Env, Env) {
     let (mut env, mut quiet) = (policy_env(params), message_env(params));
     let mut all = Variables::default();
+    if items(spec, "variables").next().is_some() {
+        (env, quiet) = (env.with_family("variables"), quiet.with_family("variables"));
+    }
     for v in items(spec, "variables") {
         let name = text(v, "name");
         let made = compile(&env, text(v, "expression"), ExpectedType::Any);

@@ -1,16 +1,19 @@
 //! Decodes the object in the body of a write.
 
 use super::options::{FieldValidation, field_validation};
+use super::patch::is_apply;
 use crate::call::Call;
-use meta::{GroupVersion, Gvk, Object, Status, Value};
+use meta::{FieldError, FieldPath, GroupKind, GroupVersion, Gvk, Object, Status, Value};
 use registry::Sent;
 use registry::{Request, Sub};
+use schema::Nulls;
 
 /// Decodes a body as the kind of the resource or subresource: validates fields by `fieldValidation`, types and
 /// defaults.
 pub(super) fn read_object(call: &Call, request: &Request) -> Result<Sent, Status> {
     let row = &request.resource;
     let accepted = row.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
+    let is_built_in = row.bare_items || accepted.is_some();
     let want = accepted.unwrap_or_else(|| row.kind.gvk());
     let unrecognized = |why: &str| {
         let summary = summary(&call.body);
@@ -29,21 +32,39 @@ pub(super) fn read_object(call: &Call, request: &Request) -> Result<Sent, Status
             )));
         }
     };
+    for name in ["apiVersion", "kind"] {
+        if let Some(other) = map.get(name).filter(|v| !v.is_string() && !v.is_null()) {
+            let have = schema::typed::have(other);
+            return Err(unrecognized(&format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {have} into Go struct field .{name} of type string"
+            )));
+        }
+    }
     let text = |m: &meta::Map<String, Value>, k: &str| m.get(k).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
-    // Bodies may omit what the path contains: both, or one of them if the kind is a built-in one.
-    let has_default = kinds::catalog().kind(&want).is_some();
-    for (name, text, other, default) in
-        [("apiVersion", &version, &kind, want.api_version()), ("kind", &kind, &version, want.kind.clone())]
-    {
-        if text.is_empty() && (has_default || other.is_empty()) {
+    // Bodies of built-in kinds may omit what the path contains.
+    for (name, default) in [("apiVersion", want.api_version()), ("kind", want.kind.clone())] {
+        if is_built_in && text(&map, name).is_empty() {
             map.insert(name.into(), default.into());
         }
     }
+    if text(&map, "kind").is_empty() {
+        let body = String::from_utf8_lossy(&call.body);
+        return Err(unrecognized(&format!("Object 'Kind' is missing in '{body}'")));
+    }
     let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
     let gv = GroupVersion::parse(&version)
-        .ok_or_else(|| Status::bad_request(format!("unexpected GroupVersion string: {version}")))?;
+        .ok_or_else(|| unrecognized(&format!("unexpected GroupVersion string: {version}")))?;
     let have = gv.with_kind(kind.clone());
+    if have != want && !is_built_in {
+        if have.group_version() != want.group_version() {
+            return Err(Status::bad_request(other_version(&version, &want)));
+        }
+        let name = map.get("metadata").and_then(|m| m["name"].as_str()).unwrap_or_default();
+        if !request.name.is_empty() && name != request.name {
+            return check_name(request, &Object(map)).map(|()| Sent::from(Object::default()));
+        }
+        check_custom_kind(&map, &want)?;
+    }
     if have != want {
         if !function_accepts(request, &have) {
             return Err(Status::bad_request(mismatch(&version, &have, &want, row.strategy.scheme())));
@@ -51,6 +72,29 @@ pub(super) fn read_object(call: &Call, request: &Request) -> Result<Sent, Status
         map.insert("apiVersion".into(), want.api_version().into());
     }
     to_typed(call, request, &want, map, sent.duplicates)
+}
+
+fn other_version(version: &str, want: &Gvk) -> String {
+    let expected = want.api_version();
+    format!("the API version in the data ({version}) does not match the expected API version ({expected})")
+}
+
+/// The error for a custom resource of another kind or version: its strategy validates them, and nothing else then
+/// (`apiextensions-apiserver/pkg/registry/customresource/validator.go`).
+pub(super) fn check_custom_kind(map: &meta::Map<String, Value>, want: &Gvk) -> Result<(), Status> {
+    let text = |k: &str| map.get(k).and_then(Value::as_str).unwrap_or_default();
+    let mut errors = Vec::new();
+    for (name, expected) in [("kind", want.kind.clone()), ("apiVersion", want.api_version())] {
+        if text(name) != expected {
+            errors.push(FieldError::invalid(&FieldPath::new(name), text(name), format!("must be {expected}")));
+        }
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let group = GroupVersion::parse(text("apiVersion")).unwrap_or_default().group;
+    let name = map.get("metadata").and_then(|m| m["name"].as_str()).unwrap_or_default();
+    Err(Status::invalid(&GroupKind { group, kind: text("kind").to_owned() }, name, &errors))
 }
 
 /// Whether a subresource also accepts an object of this version.
@@ -74,11 +118,13 @@ pub(super) fn internal(group: &str) -> &str {
 fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
     let catalog = kinds::catalog();
     let same = have.group == want.group && have.kind == want.kind;
-    let other_version = format!(
-        "the API version in the data ({version}) does not match the expected API version ({})",
-        want.api_version()
-    );
-    let why = match (catalog.kind(have).is_some(), catalog.kind(want).is_some()) {
+    let other_version = other_version(version, want);
+    // The kind of several groups, as far as upstream still knows them.
+    let is_old_scale = ["extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"].contains(&version);
+    if is_old_scale && have.kind == "Scale" && want.kind == "Scale" {
+        return other_version;
+    }
+    let why = match (is_registered(have), catalog.kind(want).is_some()) {
         (true, true) if same => return other_version,
         (true, true) => {
             let (from, to) =
@@ -89,6 +135,21 @@ fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
         _ => format!("no kind {:?} is registered for version {version:?} in scheme {scheme:?}", have.kind),
     };
     format!("{} in version {:?} cannot be handled as a {}: {why}", have.kind, have.version, want.kind)
+}
+
+/// Whether upstream's scheme has a type of this name: kinds, their lists, and the common kinds of every group.
+pub(super) fn is_registered(kind: &Gvk) -> bool {
+    const OF_EVERY_GROUP: [&str; 7] =
+        ["ListOptions", "GetOptions", "DeleteOptions", "CreateOptions", "UpdateOptions", "PatchOptions", "WatchEvent"];
+    const OF_CORE: [&str; 6] = ["List", "Status", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList"];
+    let catalog = kinds::catalog();
+    let item = kind.kind.strip_suffix("List").map(|item| Gvk::new(&kind.group, &kind.version, item));
+    let is_core = kind.group.is_empty() && kind.version == "v1";
+    catalog.kind(kind).is_some()
+        || item.is_some_and(|k| catalog.kind(&k).is_some())
+        || is_core && OF_CORE.contains(&&*kind.kind)
+        || catalog.kinds.iter().any(|k| *k.group == *kind.group && *k.version == *kind.version)
+            && OF_EVERY_GROUP.contains(&&*kind.kind)
 }
 
 /// The Go type that upstream decodes `apiVersion` and `kind` into, as Go prints it.
@@ -150,14 +211,20 @@ pub(super) fn typed(
         && row.stored().is_some()
         && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
     let mismatch = |e: schema::TypeError| DecodeError::Mismatch { text: e.message, value: e.of_value };
-    let found = schema::typed(&mut value, schema).map_err(mismatch)?;
+    // What is applied to a custom resource is not pruned before it is validated.
+    let nulls = if is_apply(call) { Nulls::Keep } else { Nulls::Prune };
+    let found = schema::typed_with(&mut value, schema, nulls).map_err(mismatch)?;
     let empties = found.empty;
     // Errors of the text (YAML, a patch) precede those of fields.
     let (of_text, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
     let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
     let twice = keys.iter().map(|p| format!("duplicate field {p:?}"));
-    let problems = of_text.into_iter().chain(unknown).chain(twice);
-    let problems: Vec<String> = problems.take(schema::MOST_REPORTED).collect();
+    let mut fields: Vec<String> = unknown.chain(twice).collect();
+    if row.strategy.is_custom() {
+        // Custom resources are pruned only after their text was read.
+        fields.rotate_left(found.unknown.len());
+    }
+    let problems: Vec<String> = of_text.into_iter().chain(fields).take(schema::MOST_REPORTED).collect();
     let validation = field_validation(call).map_err(DecodeError::Other)?;
     if !problems.is_empty() {
         match validation {
@@ -165,7 +232,7 @@ pub(super) fn typed(
                 let why = format!("strict decoding error: {}", problems.join(", "));
                 return Err(DecodeError::Mismatch { text: why.clone(), value: why });
             }
-            FieldValidation::Warn => problems.into_iter().for_each(|p| call.warnings.push(p)),
+            FieldValidation::Warn => problems.iter().for_each(|p| warn(call, p)),
             FieldValidation::Ignore => {}
         }
     }
@@ -190,6 +257,14 @@ pub(super) fn typed(
         object.metadata_mut().insert("managedFields".into(), Value::Array(Vec::new()));
     }
     Ok(Sent { object, empties, labels_are_defaults })
+}
+
+/// Warns of a problem of strict decoding; of those of YAML one by one.
+pub(super) fn warn(call: &Call, problem: &str) {
+    match problem.strip_prefix("yaml: unmarshal errors:\n") {
+        Some(lines) => lines.lines().for_each(|l| call.warnings.push(l.trim())),
+        None => call.warnings.push(problem),
+    }
 }
 
 /// Sets the namespace from the path. Errors if the object has another one.

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use http::Response;
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Request, Resource, WriteOptions};
+use registry::{DeleteOptions, Deleted, IGNORE_READ_ERROR, ListOptions, Propagation, Request, Resource, WriteOptions};
 use std::pin::pin;
 use std::sync::Arc;
 use store::Entry;
@@ -31,12 +31,17 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     options.preconditions.resource_version = options.preconditions.resource_version.or(revision);
     let write = write(call, &options);
     let row = request.resource.clone();
-    if options.ignore_read_error {
+    if options.ignore_read_error && server.registry.is_unreadable(&request) {
+        alone(&options)?;
         return unreadable(server, call, &request).await;
     }
+    warn(call, &request, &options);
     let admit = Admission::new(server, call, &request, &write);
     match server.registry.delete(&request, &options, &admit).await? {
-        Deleted::Waiting(o) => Ok(answer(server, call, &request, 200, &o)),
+        Deleted::Waiting(o) => {
+            let is_background = options.by_orphans && options.propagation == Some(Propagation::Background);
+            Ok(answer(server, call, &request, if is_background { 202 } else { 200 }, &o))
+        }
         Deleted::Removed(o) if returns_object(&row) => Ok(answer(server, call, &request, 200, &o)),
         Deleted::Removed(o) => {
             let (media, body) = content::write(&call.negotiated, &success(&row, &o));
@@ -80,17 +85,14 @@ fn success(row: &Resource, o: &Object) -> Value {
 
 pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let options = options(call)?;
-    if options.ignore_read_error {
-        let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
-        let e = FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), true, why);
-        return Err(Status::invalid(&DeleteOptions::group_kind(), "", &[e]));
-    }
+    warn(call, &request, &options);
     let write = write(call, &options);
     let list = ListOptions { readable_only: true, ..list::options(call, &request, list::ListOrWatch::List)? };
     let page = server.registry.list(&request, &list).await?;
     let row = request.resource.clone();
-    let list = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
-        "metadata": {"resourceVersion": page.revision.to_string()}});
+    let meta = list::list_meta(&page, list::ListForm::of(&row));
+    let list = serde_json::json!({"kind": row.kind.list_kind(), "apiVersion": row.kind.gvk().api_version(),
+        "metadata": meta});
     let mut deleted = Listing::new(&call.negotiated, list, "items");
     // Skips unreadable objects, reports them, and deletes the others.
     let mut failed = server.registry.check_readable(&request).err();
@@ -100,7 +102,13 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     let mut deletions = pin!(deletions.buffered(if large { 1 } else { AT_A_TIME }));
     while let Some((e, done)) = deletions.next().await {
         match done {
-            Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(vec![o.into_value()])?,
+            Ok(Deleted::Removed(mut o) | Deleted::Waiting(mut o)) => {
+                if row.bare_items {
+                    o.remove(&["kind"]);
+                    o.remove(&["apiVersion"]);
+                }
+                deleted.push(vec![o.into_value()])?;
+            }
             // Another request deleted it first.
             Err(s) if s.is(meta::Reason::NotFound) => {}
             Err(s) if stored::encode::decode(&e).is_err() => failed = failed.or(Some(s)),
@@ -154,7 +162,7 @@ fn check_kind(sent: &Value) -> Result<(), Status> {
             Err(Status::bad_request("decoded object cannot be converted to DeleteOptions"))
         }
         _ => {
-            let version = if version.is_empty() { "v1" } else { version };
+            let version = if version.is_empty() { "meta.k8s.io/v1" } else { version };
             let scheme = "pkg/apis/meta/internalversion/scheme/register.go:27";
             let why = format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}");
             Err(Status::bad_request(why))
@@ -168,9 +176,14 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
         true => from_query(&call.query)?,
         false => from_body(call)?,
     };
-    let options = DeleteOptions::read(&object)?;
-    alone(&options)?;
-    Ok(options)
+    DeleteOptions::read(&object)
+}
+
+/// Warns of a deletion that leaves to the kind what happens to dependents.
+fn warn(call: &Call, request: &Request, options: &DeleteOptions) {
+    if let Some(w) = request.resource.strategy.propagation_warning().filter(|_| options.propagation.is_none()) {
+        call.warnings.push(w);
+    }
 }
 
 fn from_body(call: &Call) -> Result<Object, Status> {

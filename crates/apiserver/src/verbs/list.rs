@@ -13,6 +13,7 @@ use http::Response;
 use meta::{FieldError, FieldPath, FieldSelector, GroupKind, LabelSelector, Object, Status, Value};
 use registry::{Backend, ListOptions, Page, Request, Resource, VersionMatch};
 use serde_json::json;
+use std::sync::Arc;
 use store::Entry;
 use stored::encode;
 
@@ -37,7 +38,8 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
                 let bare = row.bare_items;
                 let splice = if bare { encode::splice_bare } else { encode::splice };
                 let length = move |e: &Entry| encode::spliced_len(e, bare);
-                return Ok(joined(&row.kind.list_kind(), &row.kind.gvk().api_version(), page, splice, length));
+                let (kind, version) = (row.kind.list_kind(), row.kind.gvk().api_version());
+                return Ok(joined(&kind, &version, list_meta(&page, ListForm::of(row)), page.entries, splice, length));
             }
             Shape::PartialMetadataList if call.negotiated.meta == META_V1 => {
                 let length = |e: &Entry| {
@@ -45,7 +47,9 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
                     encode::splice_metadata(&mut out, e);
                     out.len()
                 };
-                return Ok(joined("PartialObjectMetadataList", META_V1, page, encode::splice_metadata, length));
+                let meta = list_meta(&page, ListForm::Typed);
+                let kind = "PartialObjectMetadataList";
+                return Ok(joined(kind, META_V1, meta, page.entries, encode::splice_metadata, length));
             }
             _ => {}
         }
@@ -53,13 +57,14 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     let json = call.negotiated.encoding == Encoding::Json && call.negotiated.shape == Shape::Object;
     if json && !page.entries.is_empty() && page.entries.iter().all(|e| row.serves_bytes(e)) {
         let (kind, version) = (row.kind.list_kind(), row.kind.gvk().api_version());
-        let list = json!({"kind": kind, "apiVersion": version, "metadata": list_meta(&page)});
+        let list = json!({"kind": kind, "apiVersion": version, "metadata": list_meta(&page, ListForm::of(row))});
         let splice = if row.bare_items { encode::splice_bare } else { encode::splice };
         let schema = order::schema_of_items(&version, &kind);
         let joined = Joined::pretty(frame(&call.negotiated, list, "items"), page.entries, splice, schema);
         return Ok(bytes(200, "application/json", Body::Joined(Box::new(joined))));
     }
-    let mut listing = Objects::new(server, call, request, list_meta(&page));
+    let form = if call.negotiated.shape == Shape::Object { ListForm::of(row) } else { ListForm::Typed };
+    let mut listing = Objects::new(server, call, request, list_meta(&page, form));
     for piece in pieces(row, &page.entries) {
         listing.push(server.registry.all_from_stored(row, piece).await?)?;
         tokio::task::yield_now().await;
@@ -67,8 +72,25 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     Ok(listing.finish())
 }
 
-fn list_meta(page: &Page) -> Value {
+/// How Go holds a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ListForm {
+    Typed,
+    /// Of custom resources: it always has `continue`.
+    Unstructured,
+}
+
+impl ListForm {
+    pub fn of(row: &Resource) -> Self {
+        if row.bare_items { Self::Typed } else { Self::Unstructured }
+    }
+}
+
+pub fn list_meta(page: &Page, form: ListForm) -> Value {
     let mut m = json!({"resourceVersion": page.revision.to_string()});
+    if form == ListForm::Unstructured {
+        m["continue"] = "".into();
+    }
     if !page.continue_token.is_empty() {
         m["continue"] = page.continue_token.clone().into();
         if let Some(n) = page.remaining {
@@ -82,13 +104,13 @@ fn list_meta(page: &Page) -> Value {
 fn joined(
     kind: &str,
     version: &str,
-    page: Page,
+    meta: Value,
+    entries: Vec<Arc<Entry>>,
     splice: fn(&mut Vec<u8>, &Entry),
     length: impl Fn(&Entry) -> usize,
 ) -> Response<Body> {
-    let head =
-        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{},\"items\":[", list_meta(&page));
-    let joined = Joined::new(head.into_bytes(), page.entries, splice, length);
+    let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{meta},\"items\":[");
+    let joined = Joined::new(head.into_bytes(), entries, splice, length);
     bytes(200, "application/json", Body::Joined(Box::new(joined)))
 }
 
@@ -172,7 +194,11 @@ pub fn options(call: &Call, request: &Request, verb: ListOrWatch) -> Result<List
     }
     let row = &request.resource;
     for t in &fields.terms {
-        let general = t.field == "metadata.name" || (t.field == "metadata.namespace" && row.kind.namespaced);
+        let general = match &*t.field {
+            "metadata.name" => true,
+            "metadata.namespace" => row.kind.namespaced || selects_metadata(row),
+            _ => false,
+        };
         if !general && !row.kind.selectable.iter().any(|f| **f == *t.field) {
             return Err(Status::bad_request(unselectable(row, &t.field)));
         }
@@ -191,7 +217,7 @@ pub fn options(call: &Call, request: &Request, verb: ListOrWatch) -> Result<List
     let revision = q.get("resourceVersion");
     let errors = match verb {
         ListOrWatch::List => list_errors(q, revision),
-        ListOrWatch::Watch => watch_errors(q),
+        ListOrWatch::Watch => watch_errors(q, revision),
     };
     if !errors.is_empty() {
         let gk = GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
@@ -213,9 +239,14 @@ pub fn options(call: &Call, request: &Request, verb: ListOrWatch) -> Result<List
     })
 }
 
+/// Whether a kind has only the common selectable fields: these include the namespace, whatever the scope.
+fn selects_metadata(row: &Resource) -> bool {
+    row.kind.selectable.is_empty() && row.bare_items && row.strategy.unselectable("").is_none()
+}
+
 /// The error for an unsupported field selector. Kinds that support only the common fields have another message.
 fn unselectable(row: &Resource, field: &str) -> String {
-    row.strategy.unselectable(field).unwrap_or_else(|| match row.kind.selectable.is_empty() && row.bare_items {
+    row.strategy.unselectable(field).unwrap_or_else(|| match selects_metadata(row) {
         true => {
             format!(r#"{field:?} is not a known field selector: only "metadata.name", "metadata.namespace""#)
         }
@@ -247,7 +278,7 @@ fn list_errors(q: &Query, revision: &str) -> Vec<FieldError> {
             errors.push(FieldError::forbidden(&path, why));
         }
         if !matches!(how, "Exact" | "NotOlderThan") {
-            errors.push(FieldError::not_supported(&path, how, &["Exact", "NotOlderThan"]));
+            errors.push(FieldError::not_supported(&path, how, &["Exact", "NotOlderThan", ""]));
         }
         if how == "Exact" && revision == "0" {
             let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
@@ -260,9 +291,15 @@ fn list_errors(q: &Query, revision: &str) -> Vec<FieldError> {
     errors
 }
 
-fn watch_errors(q: &Query) -> Vec<FieldError> {
+fn watch_errors(q: &Query, revision: &str) -> Vec<FieldError> {
     let (path, how) = (FieldPath::new(MATCH), q.get(MATCH));
     let mut errors = Vec::new();
+    // The defaults of such a watch (`SetListOptionsDefaults`).
+    let sends_initial = !q.has(INITIAL) && how.is_empty() && matches!(revision, "" | "0");
+    if sends_initial && !q.get("continue").is_empty() {
+        let why = "resourceVersionMatch is forbidden when continue is provided";
+        errors.push(FieldError::forbidden(&path, why));
+    }
     if q.has(INITIAL) && how != "NotOlderThan" {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         errors.push(FieldError::forbidden(&path, why));

@@ -45,6 +45,16 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
     if namespaced && named && t.namespace.is_empty() {
         return Err(Status::no_such_path());
     }
+    if row.bare_items {
+        // Upstream has no routes for these (`k8s.io/apiserver/pkg/endpoints/installer.go`).
+        let of_all_namespaces = namespaced && !named && t.namespace.is_empty() && !row.kind.has_verb("list");
+        if of_all_namespaces || t.watch && !row.kind.has_verb("watch") {
+            return Err(Status::no_such_path());
+        }
+        if method == Method::HEAD && t.subresource != "proxy" {
+            return Err(method_not_allowed());
+        }
+    }
     if (!METHODS.contains(&method) && !is_stream(&t.subresource)) || (t.watch && !reads) {
         return Err(method_not_allowed());
     }
@@ -61,7 +71,10 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
     }
     // A write to one object requires its name.
     if !named && matches!(verb, "update" | "patch") {
-        return Err(method_not_allowed());
+        return Err(match row.bare_items || namespaced && t.namespace.is_empty() {
+            true => method_not_allowed(),
+            false => Status::bad_request("name must be provided"),
+        });
     }
     // Boxed, so that read requests do not carry the state of writes.
     match verb {
@@ -85,11 +98,18 @@ async fn subresource(
     verb: &str,
 ) -> Result<Response<Body>, Status> {
     let row = request.resource.clone();
-    let described = row.kind.subresource(&request.subresource).ok_or_else(Status::no_such_path)?;
+    let gr = row.group_resource();
+    // Custom resources have no route for each subresource: the object is what is missing.
+    let missing = || if row.bare_items { Status::no_such_path() } else { Status::not_found(&gr, &request.name) };
+    let described = row.kind.subresource(&request.subresource).ok_or_else(missing)?;
     let has = |v: &str| described.verbs.iter().any(|x| **x == *v);
+    let not_allowed = || match row.bare_items {
+        true => method_not_allowed(),
+        false => Status::method_not_supported(&gr, verb),
+    };
     match row.strategy.subresource(&request.subresource).unwrap_or(Sub::Part) {
+        how if !has(verb) && !(matches!(how, Sub::Connect) && request.subresource == "proxy") => Err(not_allowed()),
         Sub::Connect => connect::connect(server, call, request).await,
-        _ if !has(verb) => Err(method_not_allowed()),
         Sub::Scale(s) => scale::scale(server, &call, request, &s).await,
         Sub::Function(f) => create::function(server, &call, request, &*f).await,
         Sub::Part => match *method {

@@ -1,7 +1,9 @@
 //! Patch: JSON, merge and strategic merge patches. Decoded once, and applied to the live object at each attempt.
 
 use super::answer::written;
-use super::decode::{DecodeError, check_name, internal, take_namespace, to_typed, typed};
+use super::decode::{
+    DecodeError, check_custom_kind, check_name, internal, is_registered, take_namespace, to_typed, typed, warn,
+};
 use super::options::{FieldValidation, field_validation, preconditions, write_options};
 use crate::Server;
 use crate::admit::Admission;
@@ -11,6 +13,7 @@ use crate::content;
 use http::Response;
 use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
+use meta::status::Details;
 use meta::{FieldError, FieldPath, GroupKind, GroupVersion, Gvk, Object, Status, Value};
 use registry::{Conversions, Request, Sent, Target, Updated, WriteOptions};
 use schema::Schema;
@@ -39,6 +42,18 @@ pub(super) fn is_apply(call: &Call) -> bool {
     call.media_type() == APPLY || call.cbor && call.media_type() == APPLY_CBOR
 }
 
+/// Errors for a patch of a type that the resource does not support. Those of built-in resources are known to their route.
+pub(super) fn check_media(call: &Call, request: &Request) -> Result<(), Status> {
+    let supported = supported(call, request);
+    match supported.contains(&call.media_type()) {
+        true => Ok(()),
+        false if request.resource.bare_items => {
+            Err(Status::unsupported_media_type("415: Unsupported Media Type").with_details(Details::default()))
+        }
+        false => Err(content::unsupported(&supported)),
+    }
+}
+
 enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
@@ -53,20 +68,22 @@ pub(super) struct SentPatch {
 }
 
 pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    check_media(call, &request)?;
     if is_apply(call) {
         return apply_configuration(server, call, request).await;
     }
     let options = write_options(call)?;
-    let sent = read(call, &request)?;
+    field_validation(call)?;
+    // Only an object that exists is patched.
+    let sent = read(call, &request);
     let kind = request.resource.kind.gvk();
     let change = |live: Option<&Object>, _: &_| {
         let Some(live) = live else {
             return Err(Status::not_found(&request.group_resource(), &request.name));
         };
+        let sent = sent.as_ref().map_err(Clone::clone)?;
         let mut object = sent.onto(call, &request, &kind, &request.resource.kind.schema, live)?;
-        if object.namespace().is_empty() && request.resource.kind.namespaced {
-            object.set_namespace(&request.namespace);
-        }
+        take_namespace(&request, &mut object)?;
         Ok(Target::object(object))
     };
     let admit = Admission::new(server, call, &request, &options);
@@ -93,7 +110,7 @@ impl SentPatch {
                 // The result of a strategic merge patch is converted, not decoded from text.
                 let why = if matches!(self.patch, Patch::Strategic(_)) { value } else { text };
                 let shown = match &self.patch {
-                    Patch::Strategic(p) => go_map(p),
+                    Patch::Strategic(p) => schema::go_format::plain(&Value::Object(p.clone())),
                     // Only a rejected result is patched again as text, for its error message.
                     _ => {
                         let whole = Value::Object(apply(&self.patch, live, schema).unwrap_or_default());
@@ -106,9 +123,14 @@ impl SentPatch {
         })
     }
 
-    /// Errors if the patch has made another kind of the object. A strategic merge patch cannot, and a custom resource says so itself.
+    /// Errors if the patch has made another kind of the object. A strategic merge patch cannot.
     fn check_kind(&self, patched: &meta::Map<String, Value>, kind: &Gvk, request: &Request) -> Result<(), Status> {
-        let catalog = kinds::catalog();
+        if matches!(self.patch, Patch::Strategic(_)) {
+            return Ok(());
+        }
+        if !request.resource.bare_items && *kind == request.resource.kind.gvk() {
+            return check_custom_kind(patched, kind);
+        }
         let mut have = gvk(patched);
         if have.kind.is_empty() {
             have.kind = kind.kind.clone();
@@ -116,12 +138,15 @@ impl SentPatch {
         if have.version.is_empty() && have.group.is_empty() {
             (have.group, have.version) = (kind.group.clone(), kind.version.clone());
         }
-        if have == *kind || matches!(self.patch, Patch::Strategic(_)) || catalog.kind(kind).is_none() {
+        let version = patched.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        let is_version = GroupVersion::parse(version).is_some();
+        if have == *kind && is_version {
             return Ok(());
         }
-        let why = match catalog.kind(&have) {
-            Some(_) => format!("unable to decode {} into *{}.{}", as_go(&have), internal(&kind.group), kind.kind),
-            None => {
+        let why = match is_registered(&have) {
+            _ if !is_version => format!("unexpected GroupVersion string: {version}"),
+            true => format!("unable to decode {} into *{}.{}", as_go(&have), internal(&kind.group), kind.kind),
+            false => {
                 let (scheme, version) = (request.resource.strategy.scheme(), have.group_version().to_string());
                 format!("no kind {:?} is registered for version {version:?} in scheme {scheme:?}", have.kind)
             }
@@ -131,33 +156,15 @@ impl SentPatch {
     }
 }
 
-/// What a document says it is. A version that cannot be read is none.
+/// What a document says it is: nothing if its version cannot be read.
 fn gvk(document: &meta::Map<String, Value>) -> Gvk {
     let text = |k: &str| document.get(k).and_then(Value::as_str).unwrap_or_default();
-    GroupVersion::parse(text("apiVersion")).unwrap_or_default().with_kind(text("kind").to_owned())
+    GroupVersion::parse(text("apiVersion")).map(|gv| gv.with_kind(text("kind").to_owned())).unwrap_or_default()
 }
 
 /// As Go prints it.
 fn as_go(Gvk { group, version, kind }: &Gvk) -> String {
     format!("{group}/{version}, Kind={kind}")
-}
-
-/// Formats a value as Go's `%+v`, as upstream does for strategic merge patches; for others, the result as JSON.
-fn go_value(v: &Value) -> String {
-    match v {
-        Value::Null => "<nil>".to_owned(),
-        Value::String(s) => s.clone(),
-        Value::Object(m) => go_map(m),
-        Value::Array(a) => format!("[{}]", a.iter().map(go_value).collect::<Vec<_>>().join(" ")),
-        other => other.to_string(),
-    }
-}
-
-fn go_map(m: &meta::Map<String, Value>) -> String {
-    let mut all: Vec<(&String, &Value)> = m.iter().collect();
-    all.sort_by_key(|(k, _)| *k);
-    let all: Vec<String> = all.into_iter().map(|(k, v)| format!("{k}:{}", go_value(v))).collect();
-    format!("map[{}]", all.join(" "))
 }
 
 /// The applied configuration, and its manager.
@@ -168,11 +175,7 @@ pub(super) struct Applied<'a> {
 }
 
 /// Decodes an applied configuration of a kind, and its options.
-pub(super) fn applied<'a>(
-    call: &'a Call,
-    request: &Request,
-    kind: &Gvk,
-) -> Result<(WriteOptions, Applied<'a>), Status> {
+pub(super) fn applied<'a>(call: &'a Call, kind: &Gvk) -> Result<(WriteOptions, Applied<'a>), Status> {
     let options = write_options(call)?.untracked();
     let manager = call.query.get("fieldManager");
     let force = if call.query.is_true("force") { Force::Yes } else { Force::No };
@@ -181,23 +184,22 @@ pub(super) fn applied<'a>(
     for why in &sent.duplicates {
         match field_validation(call)? {
             FieldValidation::Strict => return Err(Status::bad_request(format!("error strict decoding YAML: {why}"))),
-            FieldValidation::Warn => call.warnings.push(why.as_str()),
+            FieldValidation::Warn => warn(call, why),
             FieldValidation::Ignore => {}
         }
     }
-    let Value::Object(map) = sent.value else { return Err(Status::bad_request("the configuration is no object")) };
+    let map = match sent.value {
+        Value::Object(map) => map,
+        Value::Null => meta::Map::new(),
+        other => {
+            let why = format!("error unmarshaling JSON: while decoding JSON: {}", no_map(&other));
+            return Err(Status::bad_request(format!("error decoding YAML: {why}")));
+        }
+    };
     let configuration = Object(map);
     let have = gvk(&configuration.0);
     if have != *kind {
         return Err(Status::bad_request(format!("invalid object type: {}", as_go(&have))));
-    }
-    if configuration.metadata().and_then(|m| m.get("name")).is_some_and(|n| *n != *request.name) {
-        let why = format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            configuration.name(),
-            request.name
-        );
-        return Err(Status::bad_request(why));
     }
     Ok((options, Applied { configuration, manager, force }))
 }
@@ -205,7 +207,7 @@ pub(super) fn applied<'a>(
 /// Server-side apply: creates or merges the object, and tracks field managers.
 async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let kind = request.resource.kind.gvk();
-    let (options, Applied { configuration, manager, force }) = applied(call, &request, &kind)?;
+    let (options, Applied { configuration, manager, force }) = applied(call, &kind)?;
     if call.target.subresource.is_empty() {
         authorize_create(server, call).await?;
     }
@@ -213,7 +215,8 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         if live.is_none() && !request.subresource.is_empty() {
             return Err(Status::not_found(&request.group_resource(), &request.name));
         }
-        let merged = match server.registry.apply(&request, conversions, live, &configuration, manager, force)? {
+        let merged = server.registry.apply(&request, conversions, live, &configuration, manager, force);
+        let merged = match merged.map_err(|e| e.status())? {
             Some(m) => m,
             None => live.cloned().unwrap_or_default(),
         };
@@ -221,6 +224,12 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         // The name is no field that a manager drops, but a new object has to have it.
         if live.is_some() && object.name().is_empty() {
             object.set_name(&request.name);
+        }
+        if live.is_none() && !object.uid().is_empty() {
+            let uid = object.uid();
+            let why =
+                format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+            return Err(Status::conflict(&request.group_resource(), &request.name, &why));
         }
         check_name(&request, &object)?;
         take_namespace(&request, &mut object)?;
@@ -280,8 +289,13 @@ pub(super) fn read(call: &Call, request: &Request) -> Result<SentPatch, Status> 
             return Err(Status::bad_request(format!("{DECODING}{}", no_map(&v))));
         }
         (MERGE, v) => Patch::Merge(v),
-        (_, Value::Object(m)) if request.resource.bare_items => Patch::Strategic(m),
-        (_, Value::Object(_)) => return Err(content::unsupported(&supported(call, request))),
+        _ if !request.resource.bare_items => return Err(content::unsupported(&supported(call, request))),
+        // Go makes integers of such floats.
+        (_, mut v @ Value::Object(_)) => {
+            content::round_floats(&mut v);
+            object(v).map(Patch::Strategic)?
+        }
+        (_, Value::Null) => Patch::Strategic(meta::Map::new()),
         (_, v) => return Err(Status::bad_request(no_map(&v))),
     };
     Ok(SentPatch { patch, found })

@@ -11,6 +11,7 @@ use crate::body::Body;
 use crate::call::Call;
 use async_trait::async_trait;
 use http::{Method, Response};
+use merge::managed;
 use meta::{FieldError, FieldPath, Gvk, MutatedBy, Object, Operation, Status, Value};
 use registry::strategy::at;
 use registry::{Admit, Preconditions, Request, Scale, Target, Warnings, WriteOptions};
@@ -90,7 +91,7 @@ async fn write(
         let mut scale = change(live)?;
         take_namespace(&request, &mut scale)?;
         check_name(&request, &scale)?;
-        let replicas = replicas_of(&scale, live.name())?;
+        let replicas = replicas_of(&request, &scale, live.name())?;
         let mut object = live.clone();
         let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
         object.set(&path, replicas);
@@ -118,11 +119,12 @@ fn seen_as(request: &Request, subresource: &str) -> Request {
     }
 }
 
-fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
+/// Custom resources are only held to their own schema.
+fn replicas_of(request: &Request, scale: &Object, name: &str) -> Result<i64, Status> {
     let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
     let mut errors = Vec::new();
     registry::metadata::embedded(scale, &FieldPath::new("metadata"), &mut errors);
-    if replicas < 0 {
+    if replicas < 0 && !request.resource.strategy.is_custom() {
         let path = FieldPath::new("spec.replicas");
         errors.push(FieldError::invalid(&path, replicas, "must be greater than or equal to 0"));
     }
@@ -136,9 +138,12 @@ fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
 /// Server-side apply of a Scale: applies a configuration of the object with only its replicas; the managed fields
 /// entry has the subresource.
 async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scale) -> Result<Response<Body>, Status> {
-    let (options, applied) = patch::applied(call, &request, &kind())?;
+    let (options, applied) = patch::applied(call, &kind())?;
+    if !applied.configuration.name().is_empty() {
+        check_name(&request, &applied.configuration)?;
+    }
     let schema = schema_of_scale()?;
-    merge::managed::check(&applied.configuration, &kind().api_version(), schema).map_err(|e| e.status())?;
+    managed::check(&applied.configuration, &kind().api_version(), schema).map_err(|e| e.status())?;
     let mut scale = applied.configuration.into_value();
     schema::typed(&mut scale, schema).map_err(|e| Status::bad_request(e.to_string()))?;
     let scale = Object::from_value(scale).ok_or_else(|| Status::bad_request("the configuration is no object"))?;
@@ -147,15 +152,20 @@ async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scal
     configuration.set_gvk(&request.resource.kind.gvk());
     configuration.set_name(&request.name);
     configuration.set_namespace(&request.namespace);
-    let replicas = replicas_of(&scale, &request.name)?;
+    let replicas = replicas_of(&request, &scale, &request.name)?;
     if scale.int_at(&["spec", "replicas"]).is_some() {
         configuration.set(&path, replicas);
     }
     let (whole, part) = (seen_as(&request, ""), seen_as(&request, "scale"));
     let change = |live: Option<&Object>, conversions: &Conversions| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
-        let merged =
-            server.registry.apply(&part, conversions, Some(live), &configuration, applied.manager, applied.force)?;
+        let merged = server
+            .registry
+            .apply(&part, conversions, Some(live), &configuration, applied.manager, applied.force)
+            .map_err(|e| match e {
+                managed::Error::Conflict(c) => c.through(&kind().api_version(), &["spec", "replicas"]).status(),
+                other => other.status(),
+            })?;
         let mut object = merged.unwrap_or_else(|| live.clone());
         object.set_resource_version(scale.resource_version());
         Ok(Target::object(object))

@@ -6,7 +6,7 @@ use super::shared;
 use crate::answer::bytes;
 use crate::body::Body;
 use crate::call::Call;
-use crate::content::{self, Encoding, META_V1, Negotiated, Shape};
+use crate::content::{self, Encoding, META_V1, Negotiated, STREAMS, Shape};
 use crate::encoded::EventSource;
 use crate::listing::pieces_by;
 use crate::metrics::table::{TERMINATED_WATCHERS, WATCH_EVENTS, WATCH_SIZES};
@@ -26,6 +26,11 @@ use stored::encode;
 const BOOKMARK: Duration = Duration::from_secs(60);
 
 pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
+    // YAML has no streams.
+    if call.negotiated.encoding == Encoding::Yaml {
+        let list = STREAMS.join(", ");
+        return Err(Status::not_acceptable(format!("only the following media types are accepted: {list}")));
+    }
     let list = list::options(call, &request, ListOrWatch::Watch)?;
     let q = &call.query;
     let timeout = match list::seconds(q)? {
@@ -72,10 +77,9 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
         Err(s) => return Err(s),
     }
     let media = match call.negotiated.encoding {
-        Encoding::Yaml => "application/yaml;stream=watch",
         Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
         Encoding::Cbor => "application/cbor-seq",
-        Encoding::Json => "application/json",
+        Encoding::Json | Encoding::Yaml => "application/json",
     };
     Ok(bytes(200, media, Body::stream(receiver)))
 }
@@ -301,13 +305,7 @@ impl Stream {
         if self.negotiated.encoding == Encoding::Cbor {
             return codec::cbor::write_event(out, kind, &object);
         }
-        if self.negotiated.encoding == Encoding::Yaml {
-            let event = json!({"type": kind, "object": object});
-            out.extend_from_slice(b"---\n");
-            out.extend_from_slice(&content::write(&self.negotiated, &event).1);
-        } else {
-            order::write_event(out, kind, &object);
-        }
+        order::write_event(out, kind, &object);
     }
 
     async fn bookmark(&mut self, revision: u64, initial_end: bool) -> Result<(), ClientGone> {

@@ -5,8 +5,8 @@ use super::update::{adapt, follow, is_nothing, live_fields, own, same_without_en
 use super::{BEFORE_FIRST_APPLY, Context, Error, KUBECTL, LAST_APPLIED, put_managed_fields, stripped};
 use crate::fieldset::Set;
 use crate::typed::{
-    TypeRef, compare, compare_objects, ensure_named, field_set, field_set_of_object, merge_objects, remove_items,
-    strip_nulls, validate, validate_object,
+    TypeRef, compare, compare_objects, drop_emptied_lists, ensure_named, field_set, field_set_of_object, merge_objects,
+    remove_items, validate, validate_object,
 };
 use meta::{Object, Value};
 use schema::Schema;
@@ -77,9 +77,9 @@ fn fits(config: &Object, api_version: &str, t: TypeRef<'_>) -> Result<(), Error>
     validate_object(config, t).map_err(|why| Error::Typed { object: describe(config), why })
 }
 
-/// `namespace/name; group/version, Kind=Kind`, as upstream names an object in errors.
+/// `namespace/name; group/version, Kind=Kind`, as upstream names an object in errors. The core group is empty.
 fn describe(o: &Object) -> String {
-    let gvk = o.gvk().map(|g| format!("{}, Kind={}", g.api_version(), g.kind)).unwrap_or_default();
+    let gvk = o.gvk().map(|g| format!("{}/{}, Kind={}", g.group, g.version, g.kind)).unwrap_or_default();
     format!("{}/{}; {gvk}", o.namespace(), o.name())
 }
 
@@ -102,15 +102,12 @@ fn run(
         None => merged.into_value(),
     };
     let Value::Object(pruned) = pruned else { return Ok((Object::default(), managers)) };
-    let mut new = Object(pruned);
+    let new = Object(pruned);
     let comparison = compare_objects(Some(live), &new, t).exclude(cx.reset_fields);
     let conflicts = follow(&mut managers, Some(live), &new, &comparison, cx)?;
     if force == Force::No && !conflicts.is_empty() {
         return Err(conflicts.into());
     }
-    let mut value = new.into_value();
-    strip_nulls(&mut value, t);
-    new = Object::from_value(value).unwrap_or_default();
 
     me.set_fields(|s| s.difference(stripped()));
     let as_before = |l: &Entry| l.fields == me.fields && l.api_version == cx.api_version;
@@ -168,7 +165,8 @@ fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Cont
     let gone = ensure_named(field_set(&merged_then, t), t)
         .difference(&ensure_named(field_set(&p, t), t))
         .intersection(&last_named);
-    let result = remove_items(&merged_then, &gone, t);
+    let mut result = remove_items(&merged_then, &gone, t);
+    drop_emptied_lists(&mut result, &merged_then);
     let back = At { version: cx.api_version, cx };
     Ok(back.convert(&result, &last.api_version)?.unwrap_or(merged))
 }
@@ -194,9 +192,7 @@ impl<'a> At<'a> {
             return Ok(None);
         }
         let converted = self.cx.versions.convert(&Object(m.clone()), self.version);
-        converted
-            .map(|o| o.map(Object::into_value))
-            .map_err(|why| Error::Convert { version: self.version.to_owned(), why })
+        converted.map(|o| o.map(Object::into_value)).map_err(Error::Convert)
     }
 }
 

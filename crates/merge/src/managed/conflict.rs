@@ -27,13 +27,33 @@ impl Conflict {
 
 /// All conflicts of an apply: the managers, and the applied fields that each owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conflicts(Vec<(String, Set)>);
+pub struct Conflicts(Vec<(Owner, Set)>);
+
+/// A manager whose fields conflict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner {
+    manager: String,
+    subresource: String,
+    /// Shown unless the manager applies.
+    version: Option<String>,
+}
 
 impl Conflicts {
     pub(super) fn add(&mut self, entry: &Entry, fields: Set) {
         if !fields.is_empty() {
-            self.0.push((describe(entry), fields));
+            let version = (entry.operation == Operation::Update).then(|| entry.api_version.clone());
+            let (manager, subresource) = (entry.manager.clone(), entry.subresource.clone());
+            self.0.push((Owner { manager, subresource, version }, fields));
         }
+    }
+
+    /// The conflicts as a subresource with another kind shows them: all are about its one field, in its version.
+    pub fn through(self, api_version: &str, field: &[&str]) -> Self {
+        let seen = |(owner, _): (Owner, Set)| {
+            let version = owner.version.map(|_| api_version.to_owned());
+            (Owner { version, ..owner }, Set::of_fields(&[field]))
+        };
+        Self(self.0.into_iter().map(seen).collect())
     }
 
     /// Whether there are no conflicts.
@@ -49,7 +69,8 @@ impl Conflicts {
     /// The conflicts by manager, within the limit of a response, and the number of others.
     pub fn list(&self) -> (Vec<Conflict>, usize) {
         let (mut out, mut all, mut size) = (Vec::new(), 0, 0);
-        for (manager, fields) in &self.0 {
+        for (owner, fields) in &self.0 {
+            let manager = owner.to_string();
             all += fields.len();
             for path in fields.paths_within(MOST_SAID.saturating_sub(size)) {
                 if size > MOST_SAID {
@@ -77,15 +98,17 @@ impl Conflicts {
     }
 }
 
-fn describe(e: &Entry) -> String {
-    let mut s = format!("{:?}", e.manager);
-    if !e.subresource.is_empty() {
-        s.push_str(&format!(" with subresource {:?}", e.subresource));
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.manager)?;
+        if !self.subresource.is_empty() {
+            write!(f, " with subresource {:?}", self.subresource)?;
+        }
+        match &self.version {
+            Some(version) => write!(f, " using {version}"),
+            None => Ok(()),
+        }
     }
-    if e.operation == Operation::Update {
-        s.push_str(&format!(" using {}", e.api_version));
-    }
-    s
 }
 
 impl fmt::Display for Conflicts {

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 /// ones, anything else that can be read replaces them (not through a subresource).
 ///
 /// An object without managed fields gets none before the first apply. After a reset, the writer owns the fields that the same write changes. If
-/// the object cannot be converted to an owner's version, the live entries stay unchanged.
+/// the object cannot be converted to an owner's version, there are no entries any more.
 pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
     let given = take_managed_fields(new);
     let live_list = live.and_then(|l| l.metadata()?.get("managedFields"));
@@ -47,7 +47,8 @@ pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
             let unchanged = |i| list.get_mut(i).map(Value::take).unwrap_or_default();
             put_managed_fields(new, managers.encode(unchanged));
         }
-        Err(_) => put_managed_fields(new, live_list.cloned().unwrap_or_default()),
+        // Upstream has no owners then rather than wrong ones.
+        Err(_) => {}
     }
 }
 
@@ -135,7 +136,7 @@ struct Others<'a> {
 impl Others<'_> {
     fn comparison(&mut self, version: &str) -> Result<Option<&Comparison>, Error> {
         if !self.known.contains_key(version) {
-            let c = self.make(version).map_err(|why| Error::Convert { version: version.to_owned(), why })?;
+            let c = self.make(version).map_err(Error::Convert)?;
             self.known.insert(version.to_owned(), c);
         }
         Ok(self.known.get(version).and_then(Option::as_ref))

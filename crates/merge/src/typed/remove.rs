@@ -3,12 +3,47 @@
 use super::shape::{MAX_DEPTH, Shape, TypeRef, item_element};
 use crate::fieldset::{PathElement, Set};
 use meta::{Map, Value};
-use schema::Type;
 
-/// A copy without the fields of the set. A container that loses its last part becomes `null`, to distinguish it
-/// from a removed one until [`strip_nulls`] removes it.
+/// A copy without the fields of the set. An object that loses its last part stays, a list becomes `null`, to distinguish
+/// it from a removed one until [`drop_emptied_lists`].
 pub fn remove_items(v: &Value, set: &Set, t: TypeRef<'_>) -> Value {
-    remove(v, set, t, 0)
+    match remove(v, set, t, 0) {
+        Value::Object(m) if m.is_empty() => Value::Null,
+        other => other,
+    }
+}
+
+/// Removes the members that became `null`: those that were `null` before stay.
+pub fn drop_emptied_lists(v: &mut Value, before: &Value) {
+    // Usually there are none.
+    if has_null(v) {
+        drop_from(v, Some(before).filter(|b| has_null(b)));
+    }
+}
+
+fn drop_from(v: &mut Value, before: Option<&Value>) {
+    match v {
+        Value::Object(m) => m.retain(|k, child| {
+            let before = before.and_then(|b| b.get(k));
+            if child.is_null() {
+                return before.is_some_and(Value::is_null);
+            }
+            drop_from(child, before);
+            true
+        }),
+        // Items have no lasting place: a list that had `null` in some stays as it is.
+        Value::Array(a) if !before.is_some_and(has_null) => a.iter_mut().for_each(|item| drop_from(item, None)),
+        _ => {}
+    }
+}
+
+fn has_null(v: &Value) -> bool {
+    let inside = |v: &Value| v.is_null() || has_null(v);
+    match v {
+        Value::Object(m) => m.values().any(inside),
+        Value::Array(a) => a.iter().any(inside),
+        _ => false,
+    }
 }
 
 fn remove(v: &Value, set: &Set, t: TypeRef<'_>, depth: usize) -> Value {
@@ -25,7 +60,7 @@ fn remove(v: &Value, set: &Set, t: TypeRef<'_>, depth: usize) -> Value {
                     None => _ = out.insert(k.clone(), child.clone()),
                 }
             }
-            if out.is_empty() { Value::Null } else { Value::Object(out) }
+            Value::Object(out)
         }
         (Shape::List(kind), Value::Array(a)) => {
             let node = |item: &Value| {
@@ -43,40 +78,5 @@ fn remove(v: &Value, set: &Set, t: TypeRef<'_>, depth: usize) -> Value {
             if out.is_empty() { Value::Null } else { Value::Array(out) }
         }
         _ => v.clone(),
-    }
-}
-
-/// Removes `null` members that the schema defines as not nullable, as upstream's decoding does.
-pub fn strip_nulls(v: &mut Value, t: TypeRef<'_>) {
-    // Usually there are none, which needs no schema to see.
-    if has_null(v) {
-        strip(v, t, 0);
-    }
-}
-
-fn has_null(v: &Value) -> bool {
-    match v {
-        Value::Null => true,
-        Value::Object(m) => m.values().any(has_null),
-        Value::Array(a) => a.iter().any(has_null),
-        _ => false,
-    }
-}
-
-fn strip(v: &mut Value, t: TypeRef<'_>, depth: usize) {
-    let Some(s) = t.schema.filter(|_| depth <= MAX_DEPTH) else { return };
-    match (s.ty, v) {
-        (Type::Map | Type::Struct, Value::Object(m)) => {
-            m.retain(|k, child| {
-                let below = t.member(k);
-                if child.is_null() {
-                    return below.schema.is_none_or(|s| s.nullable);
-                }
-                strip(child, below, depth + 1);
-                true
-            });
-        }
-        (Type::Array, Value::Array(a)) => a.iter_mut().for_each(|item| strip(item, t.items(), depth + 1)),
-        _ => {}
     }
 }

@@ -2,7 +2,7 @@
 
 use super::shape::{MAX_DEPTH, TypeRef, item_element};
 use meta::{Map, Object, Value};
-use schema::{ListType, Type};
+use schema::{ListType, Type, go_format};
 use std::collections::BTreeSet;
 
 /// Reports undeclared fields, wrong types, and repeated items of sets and keyed lists. The text is upstream's: a single error, or an indented
@@ -51,15 +51,24 @@ fn into_result(Errors { texts: errors, .. }: Errors) -> Result<(), String> {
     }
 }
 
-fn type_name(v: &Value) -> &'static str {
-    match v {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(n) if n.is_f64() => "float",
-        Value::Number(_) => "int",
-        Value::String(_) => "string",
-        Value::Array(_) => "list",
-        Value::Object(_) => "map",
+/// How a value is shown: as Go prints upstream's wrapper of it.
+#[derive(Clone, Copy)]
+enum Shown {
+    /// `%v`
+    Plain,
+    /// `%#v`
+    Syntax,
+    /// `%T`
+    Type,
+}
+
+impl Shown {
+    fn show(self, v: &Value) -> String {
+        match self {
+            Self::Plain => format!("&{{{}}}", go_format::plain(v)),
+            Self::Syntax => format!("&value.valueUnstructured{{Value:{}}}", go_format::syntax(v)),
+            Self::Type => go_format::type_name(v).to_owned(),
+        }
     }
 }
 
@@ -68,19 +77,20 @@ fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Errors, dept
     if v.is_null() || depth > MAX_DEPTH || errors.is_full() {
         return;
     }
-    let expected = match s.ty {
+    let (fits, expected, shown) = match s.ty {
         Type::String | Type::Bytes | Type::Time | Type::MicroTime | Type::Duration => {
-            (!v.is_string()).then_some("expected string")
+            (v.is_string(), "string", Shown::Syntax)
         }
-        Type::Int32 | Type::Int64 | Type::Double => (!v.is_number()).then_some("expected numeric (int or float)"),
-        Type::Boolean => (!v.is_boolean()).then_some("expected boolean"),
-        Type::Quantity | Type::IntOrString => (v.is_object() || v.is_array()).then_some("expected scalar"),
-        Type::Array => (!v.is_array()).then_some("expected list"),
-        Type::Map | Type::Struct => (!v.is_object()).then_some("expected map"),
-        Type::Any | Type::Raw => None,
+        Type::Int32 | Type::Int64 | Type::Double => (v.is_number(), "numeric (int or float)", Shown::Type),
+        Type::Boolean => (v.is_boolean(), "boolean", Shown::Plain),
+        Type::Quantity => (!v.is_object() && !v.is_array(), "any scalar", Shown::Plain),
+        Type::Array => (v.is_array(), "list", Shown::Plain),
+        Type::Map | Type::Struct => (v.is_object(), "map", Shown::Plain),
+        // Upstream deduces the type of what may be of several.
+        Type::IntOrString | Type::Any | Type::Raw => (true, "", Shown::Plain),
     };
-    if let Some(what) = expected {
-        errors.push(format!("{path}: {what}, got {}", type_name(v)));
+    if !fits {
+        errors.push(format!("{path}: expected {expected}, got {}", shown.show(v)));
         return;
     }
     let here = path.len();
@@ -99,10 +109,8 @@ fn check(v: &Value, t: TypeRef<'_>, path: &mut String, errors: &mut Errors, dept
                             }
                             path.push_str(&e.to_string());
                         }
-                        Err(why) => {
-                            errors.push(format!("{path}: element {i}: {why}"));
-                            continue;
-                        }
+                        // Upstream does not read on either.
+                        Err(why) => return errors.push(format!("{path}: element {i}: {why}")),
                     }
                 }
                 check(item, t.items(), path, errors, depth + 1);

@@ -2,6 +2,15 @@ use super::LEGACY_SCHEME;
 use crate::convert::Converter;
 use meta::{Gvk, Object, Status};
 
+/// Whether [`ObjectConvertor::conform`] fills in defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defaults {
+    /// For objects as they were stored.
+    Fill,
+    /// For the results of conversions, which are only pruned.
+    Omit,
+}
+
 /// Conversion between versions of the kind (`runtime.ObjectConvertor`), of objects and of field labels.
 pub trait ObjectConvertor: Send + Sync {
     /// The name of upstream's scheme for the kind: the source line that creates it. Conversion errors contain it.
@@ -24,11 +33,16 @@ pub trait ObjectConvertor: Send + Sync {
         None
     }
 
-    /// Converts an object between versions of the resource; with a [`Self::converter`], applies the schema to its
-    /// output.
+    /// Converts an object between versions of the resource, if there is no [`Self::converter`].
     fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
         let mut object = object;
         object.set_gvk(to);
+        Ok(object)
+    }
+
+    /// Applies the schema of the object's own version to an object that was stored or converted, if the kind has a
+    /// schema that changes.
+    fn conform(&self, object: Object, _: Defaults) -> Result<Object, Status> {
         Ok(object)
     }
 }

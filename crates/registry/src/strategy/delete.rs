@@ -13,8 +13,18 @@ pub trait DeleteStrategy: Send + Sync {
         Ok(())
     }
 
+    /// The warning for a deletion without a propagation policy.
+    fn propagation_warning(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether deletion must wait for more than metadata finalizers (a namespace's `spec.finalizers`).
     fn keeps_alive(&self, _object: &Object) -> bool {
+        false
+    }
+
+    /// Whether upstream's storage of the kind starts the deletion itself, with preconditions of its own.
+    fn deletes_in_phases(&self) -> bool {
         false
     }
 

@@ -18,7 +18,7 @@ mod update;
 mod warnings;
 
 pub use allocator::Allocator;
-pub use convert::ObjectConvertor;
+pub use convert::{Defaults, ObjectConvertor};
 pub use cost::CostEstimator;
 pub use create::CreateStrategy;
 pub use custom_resource::CustomResource;

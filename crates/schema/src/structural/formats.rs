@@ -3,7 +3,7 @@
 use meta::names;
 use regex::Regex;
 use serde_json::Value;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::sync::OnceLock;
 
 const STRINGS: [&str; 26] = [
@@ -57,10 +57,10 @@ pub fn fits(format: &str, s: &str) -> bool {
         "uri" => uri(s),
         "email" => email(s),
         "hostname" => hostname(s),
-        "ipv4" => s.parse::<Ipv4Addr>().is_ok(),
+        "ipv4" => ipv4(s) || s.contains('.') && s.parse::<Ipv6Addr>().is_ok(),
         "ipv6" => s.parse::<Ipv6Addr>().is_ok(),
         "cidr" => cidr(s),
-        "mac" => matches(0, s),
+        "mac" => (matches(0, s) && !(s.contains(':') && s.contains('-'))) || matches(9, s),
         "uuid" => matches(1, s),
         "uuid3" => matches(2, s),
         "uuid4" => matches(3, s),
@@ -69,10 +69,10 @@ pub fn fits(format: &str, s: &str) -> bool {
         "isbn10" => isbn10(s),
         "isbn13" => isbn13(s),
         "creditcard" => luhn(&digits(s)) && matches(5, &digits(s)),
-        "ssn" => matches(6, s),
+        "ssn" => s.len() == 11 && matches(6, s),
         "hexcolor" => matches(7, s),
         "rgbcolor" => matches(8, s),
-        "byte" => crate::base64_decode(s).is_some(),
+        "byte" => base64(s),
         "date" => s.len() == 10 && s.parse::<jiff::civil::Date>().is_ok(),
         "datetime" => date_time(s),
         "duration" => duration(s),
@@ -84,8 +84,8 @@ pub fn fits(format: &str, s: &str) -> bool {
 
 /// A regular expression that is compiled when it is first used.
 fn matches(i: usize, s: &str) -> bool {
-    const TEXTS: [&str; 9] = [
-        "^(?i)([0-9a-f]{2}([:-][0-9a-f]{2}){5}([:-][0-9a-f]{2}){0,2}|[0-9a-f]{4}(\\.[0-9a-f]{4}){2,3})$",
+    const TEXTS: [&str; 13] = [
+        "^(?i)[0-9a-f]{2}([:-][0-9a-f]{2}){5}(([:-][0-9a-f]{2}){2}(([:-][0-9a-f]{2}){12})?)?$",
         "^(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$",
         "^(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?3[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}$",
         "^(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$",
@@ -93,7 +93,11 @@ fn matches(i: usize, s: &str) -> bool {
         "^(4[0-9]{12}([0-9]{3})?|5[1-5][0-9]{14}|6(011|5[0-9][0-9])[0-9]{12}|3[47][0-9]{13}|3(0[0-5]|[68][0-9])[0-9]{11}|(2131|1800|35[0-9]{3})[0-9]{11})$",
         "^[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}$",
         "^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$",
-        "^rgb\\(\\s*([01]?[0-9]?[0-9]|2[0-4][0-9]|25[0-5])(\\s*,\\s*([01]?[0-9]?[0-9]|2[0-4][0-9]|25[0-5])){2}\\s*\\)$",
+        "^rgb\\(\\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])(\\s*,\\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])){2}\\s*\\)$",
+        "^(?i)[0-9a-f]{4}(\\.[0-9a-f]{4}){2}(\\.[0-9a-f]{4}|(\\.[0-9a-f]{4}){7})?$",
+        r"^[a-zA-Z0-9\p{S}\p{L}]*$",
+        r"^[a-zA-Z\p{L}]*$",
+        "^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$",
     ];
     static COMPILED: OnceLock<Vec<OnceLock<Option<Regex>>>> = OnceLock::new();
     let all = COMPILED.get_or_init(|| TEXTS.iter().map(|_| OnceLock::new()).collect());
@@ -130,22 +134,42 @@ fn email(s: &str) -> bool {
     (quoted || atom(local)) && (atom(domain) || (domain.starts_with('[') && domain.ends_with(']')))
 }
 
+/// One label, of which only the second character may be a hyphen; or labels and a top-level domain of letters.
 fn hostname(s: &str) -> bool {
-    let label = |l: &str| {
-        !l.is_empty()
-            && l.len() <= 63
-            && l.chars().all(|c| c.is_alphanumeric() || c == '-')
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-    };
-    s.len() <= 255 && s.strip_suffix('.').unwrap_or(s).split('.').all(label)
+    let word = |w: &str| matches(10, w);
+    let labels: Vec<&str> = s.split('.').collect();
+    if s.len() > 255 || labels.iter().any(|l| l.len() > 63) {
+        return false;
+    }
+    let Some((top, others)) = labels.split_last() else { return false };
+    if others.is_empty() {
+        let Some(first) = top.chars().next() else { return false };
+        let (first, rest) = top.split_at(first.len_utf8());
+        return word(first) && word(rest.strip_prefix('-').unwrap_or(rest));
+    }
+    let inside = |l: &str| !l.is_empty() && !l.starts_with('-') && !l.ends_with('-') && word(&l.replace('-', ""));
+    others.iter().all(|l| inside(l)) && top.chars().count() >= 2 && matches(11, top)
+}
+
+/// An address with leading zeros, as Go read it before 1.17.
+fn ipv4(s: &str) -> bool {
+    let part = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u8>().is_ok();
+    s.split('.').count() == 4 && s.split('.').all(part)
+}
+
+/// Base64 that is not empty. Bits that the last character has too many do not matter.
+fn base64(s: &str) -> bool {
+    let digits = s.trim_end_matches('=');
+    let padding = s.len() - digits.len();
+    let is_digit = |b: u8| b.is_ascii_alphanumeric() || b == b'+' || b == b'/';
+    !s.is_empty() && s.len() % 4 == 0 && padding <= 2 && digits.bytes().all(is_digit)
 }
 
 fn cidr(s: &str) -> bool {
     let Some((ip, bits)) = s.split_once('/') else { return false };
-    let max = match ip.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => 32,
-        Ok(IpAddr::V6(_)) => 128,
+    let max = match ip.parse::<Ipv6Addr>() {
+        Ok(_) => 128,
+        Err(_) if ipv4(ip) => 32,
         Err(_) => return false,
     };
     bits.bytes().all(|b| b.is_ascii_digit()) && bits.parse::<u8>().is_ok_and(|b| b <= max)
@@ -179,48 +203,90 @@ fn luhn(digits: &str) -> bool {
     !digits.is_empty() && digits.chars().rev().enumerate().map(weigh).sum::<u32>() % 10 == 0
 }
 
-/// RFC 3339, with the relaxations of upstream: lower case letters, seconds without a zone are refused.
+/// RFC 3339 in any case, of which only the first digits of the time are compared.
 fn date_time(s: &str) -> bool {
-    let upper = s.to_ascii_uppercase();
-    upper.len() >= 20 && upper.as_bytes()[10] == b'T' && upper.parse::<jiff::Timestamp>().is_ok()
+    let lower = s.to_lowercase();
+    let Some((date, time)) = lower.split_once('t') else { return false };
+    let time = time.split('t').next().unwrap_or_default();
+    let within = |range: std::ops::Range<usize>, last: &str| time.get(range).is_some_and(|t| t <= last);
+    date.len() == 10
+        && date.parse::<jiff::civil::Date>().is_ok()
+        && matches(12, time)
+        && within(0..2, "23")
+        && within(3..5, "59")
+        && within(6..8, "59")
 }
 
-/// Go's durations (`1h30m`), and numbers with a unit in words (`22 ns`, `3 days`).
+/// Go's durations (`1h30m`), or any text with a number and a unit in it (`22 ns`, `3 days`, `P1D`).
 fn duration(s: &str) -> bool {
-    const UNITS: [&str; 27] = [
-        "ns", "nano", "nanos", "us", "µs", "micro", "micros", "ms", "milli", "millis", "s", "sec", "secs", "m", "min",
-        "mins", "h", "hr", "hrs", "hour", "hours", "d", "day", "days", "w", "wk", "weeks",
+    // The last variant of a unit is a prefix (`nanoseconds`).
+    const UNITS: [&[&str]; 8] = [
+        &["ns", "nano"],
+        &["us", "µs", "micro"],
+        &["ms", "milli"],
+        &["s", "sec"],
+        &["m", "min"],
+        &["h", "hr", "hour"],
+        &["d", "day"],
+        &["w", "wk", "week"],
     ];
-    const LONG: [&str; 10] = [
-        "nanosecond",
-        "nanoseconds",
-        "microsecond",
-        "microseconds",
-        "milliseconds",
-        "second",
-        "seconds",
-        "minute",
-        "minutes",
-        "week",
-    ];
-    let mut rest = s.strip_prefix(['-', '+']).unwrap_or(s).trim();
-    if rest == "0" {
+    if meta::time::parse_go_duration(s).is_some() {
         return true;
     }
-    if rest.is_empty() {
-        return false;
-    }
-    while !rest.is_empty() {
-        let n = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        if n == 0 || rest[..n].parse::<f64>().is_err() {
-            return false;
+    let is_unit = |text: &str| {
+        let text = text.to_lowercase();
+        let fits = |all: &&[&str]| all.contains(&&*text) || all.last().is_some_and(|last| text.starts_with(last));
+        UNITS.iter().any(|all| fits(all))
+    };
+    let mut rest = s;
+    let mut found = false;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        rest = &rest[start..];
+        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        rest = after;
+        let after = after.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
+        let end = after.find(|c: char| !c.is_ascii_alphabetic() && c != 'µ').unwrap_or(after.len());
+        if end > 0 {
+            if number.parse::<i64>().is_err() {
+                return false;
+            }
+            found |= is_unit(&after[..end]);
+            rest = &after[end..];
         }
-        rest = rest[n..].trim_start();
-        let u = rest.find(|c: char| c.is_ascii_digit() || c == '.' || c == ' ').unwrap_or(rest.len());
-        if !UNITS.contains(&&rest[..u]) && !LONG.contains(&&rest[..u]) {
-            return false;
-        }
-        rest = rest[u..].trim_start();
     }
-    true
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_those_of_upstream() {
+        for (format, right, wrong) in [
+            (
+                "hostname",
+                &["a", "a-b", "ab", "a.bc", "my-host.example.com", "é.com"][..],
+                &["", "a.b", "my-host", "a.bc.", "-a.com", "a_b.com"][..],
+            ),
+            ("ipv4", &["1.2.3.4", "01.2.3.004", "::ffff:1.2.3.4"], &["1.2.3", "1.2.3.256", "::1", ""]),
+            ("cidr", &["10.0.0.0/8", "010.0.0.1/8", "::1/128"], &["10.0.0.0/33", "x", "1.2.3.4"]),
+            ("byte", &["AAA=", "AAAA", "AB=="], &["", "AAA", "A===", "!!"]),
+            ("duration", &["1h", "P1D", "3 days", "22 ns", "0", "x5m"], &["", "x", "5", "1 fortnight"]),
+            (
+                "date-time",
+                &["2020-01-01T00:00:00Z", "2020-01-01t00:00:00.5+99:99"],
+                &["2020-01-01 00:00:00Z", "2020-01-01T24:00:00Z", "2020-01-01T00:00:00"],
+            ),
+            ("mac", &["01:02:03:04:05:06", "0102.0304.0506"], &["01:02-03:04:05:06", "01:02:03:04:05:06:07"]),
+            ("rgbcolor", &["rgb(0, 12,255)"], &["rgb(00,1,2)", "rgb(256,0,0)"]),
+        ] {
+            for text in right {
+                assert!(fits(format, text), "{format} {text}");
+            }
+            for text in wrong {
+                assert!(!fits(format, text), "{format} {text}");
+            }
+        }
+    }
 }

@@ -1,12 +1,14 @@
 //! Validates values by the schema of a custom resource, with the messages of upstream's validator (`k8s.io/kube-openapi/pkg/validation`).
 
 use super::{Bounds, Constraints, formats};
+use crate::go_format;
 use crate::pattern::Work;
 use crate::types::{ListType, Schema, Str, Type};
 use meta::field::BadValue;
 use meta::field::{ErrorList, limited};
 use meta::{FieldError, FieldPath};
 use serde_json::{Number, Value};
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// Validates a value. Parts that equal the old value are not validated again (ratcheting), so that objects stored before a rule was tightened
@@ -63,8 +65,7 @@ impl Check<'_> {
             return;
         }
         let c = s.constraints.as_deref();
-        if let Some(types) = wrong_type(v, s) {
-            let have = type_of(v);
+        if let Some((types, have)) = wrong_type(v, s, c.and_then(|c| c.format.as_deref())) {
             let why = limited(format_args!("{} in body must be of type {types}: {have:?}", name.plain()));
             self.errors.push(FieldError::type_invalid(&self.path(name), have, why));
         }
@@ -115,40 +116,74 @@ impl Check<'_> {
 
     fn number(&mut self, n: &Number, s: &Schema, c: Option<&Constraints>, name: &FieldPath) {
         let format = c.and_then(|c| c.format.as_deref()).unwrap_or_default();
-        let fits = match (s.ty, format) {
-            (Type::Int64, "int32") => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
-            (Type::Int64, _) => n.as_i64().is_some() || integral(n).is_some(),
-            (_, "float") => n.as_f64().is_some_and(|f| f.abs() <= f64::from(f32::MAX)),
+        let n = GoNumber::new(n);
+        self.range("Checked", n, s.ty, format, name);
+        let Some(c) = c else { return };
+        if let Some(by) = c.multiple_of {
+            let fits = self.range("MultipleOf", GoNumber::Float(by), s.ty, format, name);
+            match n {
+                GoNumber::Integer(n) if fits => self.multiple(n, by as i64, name),
+                n => self.float_multiple(n, by, name),
+            }
+        }
+        let exclusive = |on: bool| if on { "" } else { "or equal to " };
+        if let Some(min) = c.minimum {
+            let fits = self.range("Minimum boundary", GoNumber::Float(min), s.ty, format, name);
+            let (order, shown) = n.compare(min, fits);
+            if order.is_lt() || c.exclusive_minimum && order.is_eq() {
+                let or = exclusive(c.exclusive_minimum);
+                self.invalid(name, n.value(), &format!("should be greater than {or}{shown}"));
+            }
+        }
+        if let Some(max) = c.maximum {
+            let fits = self.range("Maximum boundary", GoNumber::Float(max), s.ty, format, name);
+            let (order, shown) = n.compare(max, fits);
+            if order.is_gt() || c.exclusive_maximum && order.is_eq() {
+                let or = exclusive(c.exclusive_maximum);
+                self.invalid(name, n.value(), &format!("should be less than {or}{shown}"));
+            }
+        }
+    }
+
+    /// Reports a number outside the range of the type and format (`IsValueValidAgainstRange`).
+    fn range(&mut self, what: &str, n: GoNumber, ty: Type, format: &str, name: &FieldPath) -> bool {
+        let fits = match (ty, format) {
+            (Type::Int64, "int32") => n.integer().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Type::Int64, _) => n.integer().is_some(),
+            (_, "float") => n.float().abs() <= f64::from(f32::MAX),
             _ => true,
         };
         if !fits {
-            let ty = if s.ty == Type::Int64 { "integer" } else { "number" };
+            let ty = if ty == Type::Int64 { "integer" } else { "number" };
             let format = if format.is_empty() { "(default format)".into() } else { format!("with format {format}") };
-            let why = limited(format_args!("Checked value must be of type {ty} {format} in {}", name.plain()));
+            let why = limited(format_args!("{what} value must be of type {ty} {format} in {}", name.plain()));
             self.errors.push(FieldError::invalid(self.base, "", why));
         }
-        let (Some(c), Some(f)) = (c, n.as_f64()) else { return };
-        for (what, bound) in
-            [("MultipleOf", c.multiple_of), ("Maximum boundary", c.maximum), ("Minimum boundary", c.minimum)]
-        {
-            if s.ty == Type::Int64 && bound.is_some_and(|b| b.fract() != 0.0) {
-                let name = name.plain();
-                let why = limited(format_args!("{what} value must be of type integer (default format) in {name}"));
-                self.errors.push(FieldError::invalid(self.base, "", why));
-            }
+        fits
+    }
+
+    fn multiple(&mut self, n: i64, by: i64, name: &FieldPath) {
+        if by <= 0 {
+            self.no_factor(by.into(), name);
+        } else if n % by != 0 {
+            self.invalid(name, n, &format!("should be a multiple of {by}"));
         }
-        let v = || Value::Number(n.clone());
-        if let Some(by) = c.multiple_of.filter(|by| *by > 0.0 && (f / by).fract() != 0.0) {
-            self.invalid(name, v(), &format!("should be a multiple of {}", go_float(by)));
+    }
+
+    fn float_multiple(&mut self, n: GoNumber, by: f64, name: &FieldPath) {
+        if by <= 0.0 {
+            return self.no_factor(by.into(), name);
         }
-        if let Some(max) = c.maximum.filter(|max| f > *max || (c.exclusive_maximum && f >= *max)) {
-            let or = if c.exclusive_maximum { "" } else { "or equal to " };
-            self.invalid(name, v(), &format!("should be less than {or}{}", go_float(max)));
+        let f = n.float();
+        if !is_json_integer(if by < 1.0 { 1.0 / by * f } else { f / by }) {
+            self.invalid(name, n.value(), &format!("should be a multiple of {}", go_format::float(by)));
         }
-        if let Some(min) = c.minimum.filter(|min| f < *min || (c.exclusive_minimum && f <= *min)) {
-            let or = if c.exclusive_minimum { "" } else { "or equal to " };
-            self.invalid(name, v(), &format!("should be greater than {or}{}", go_float(min)));
-        }
+    }
+
+    fn no_factor(&mut self, by: Value, name: &FieldPath) {
+        let (name_text, text) = (name.plain(), go_format::plain(&by));
+        let why = limited(format_args!("factor MultipleOf declared for {name_text} must be positive: {text}"));
+        self.errors.push(FieldError::invalid(&self.path(name), by, why));
     }
 
     fn array(&mut self, a: &[Value], old: Option<&Value>, s: &Schema, c: Option<&Constraints>, name: &FieldPath) {
@@ -301,45 +336,92 @@ impl<'a> Past<'a> {
     }
 }
 
-/// The types that the schema allows, if the value has another one.
-fn wrong_type(v: &Value, s: &Schema) -> Option<&'static str> {
-    let (types, fits) = match s.ty {
-        Type::String => ("string", v.is_string()),
-        Type::Int64 => ("integer", v.as_number().is_some_and(|n| integral(n).is_some())),
-        Type::Double => ("number", v.is_number()),
-        Type::Boolean => ("boolean", v.is_boolean()),
-        Type::Array => ("array", v.is_array()),
-        Type::Struct | Type::Map => ("object", v.is_object()),
-        Type::IntOrString => ("integer,string", v.is_string() || v.as_number().is_some_and(|n| integral(n).is_some())),
+/// A number as Go reads it: an integer of 64 bits, or a float.
+#[derive(Clone, Copy)]
+enum GoNumber {
+    Integer(i64),
+    Float(f64),
+}
+
+impl GoNumber {
+    fn new(n: &Number) -> Self {
+        n.as_i64().map_or_else(|| Self::Float(n.as_f64().unwrap_or_default()), Self::Integer)
+    }
+
+    fn float(self) -> f64 {
+        match self {
+            Self::Integer(n) => n as f64,
+            Self::Float(f) => f,
+        }
+    }
+
+    /// The number if its text without an exponent is an integer of 64 bits.
+    fn integer(self) -> Option<i64> {
+        const END: f64 = 9_223_372_036_854_775_808.0;
+        match self {
+            Self::Integer(n) => Some(n),
+            Self::Float(f) => (f.fract() == 0.0 && (-END..END).contains(&f)).then_some(f as i64),
+        }
+    }
+
+    fn value(self) -> Value {
+        match self {
+            Self::Integer(n) => n.into(),
+            Self::Float(f) => f.into(),
+        }
+    }
+
+    /// Compares with a bound, which is an integer for integers if it fits their type. Returns the bound's text, too.
+    fn compare(self, bound: f64, fits: bool) -> (Ordering, String) {
+        match self {
+            Self::Integer(n) if fits => (n.cmp(&(bound as i64)), (bound as i64).to_string()),
+            _ => (self.float().partial_cmp(&bound).unwrap_or(Ordering::Equal), go_format::float(bound)),
+        }
+    }
+}
+
+/// Whether a float is an integer that floats represent exactly (`swag.IsFloat64AJSONInteger`).
+fn is_json_integer(f: f64) -> bool {
+    const MAX: f64 = 9_007_199_254_740_991.0;
+    if !f.is_finite() || f.abs() > MAX {
+        return false;
+    }
+    let rounded = f.trunc();
+    f == rounded || (f - rounded).abs() / (f.abs() + rounded.abs()) < 1e-9
+}
+
+/// The types that the schema allows, and the value's, if it has another one (`typeValidator` of upstream).
+fn wrong_type<'a>(v: &Value, s: &Schema, format: Option<&'a str>) -> Option<(&'a str, &'static str)> {
+    let types: &'static [&'static str] = match s.ty {
+        Type::String => &["string"],
+        Type::Int64 => &["integer"],
+        Type::Double => &["number"],
+        Type::Boolean => &["boolean"],
+        Type::Array => &["array"],
+        Type::Struct | Type::Map => &["object"],
+        Type::IntOrString => &["integer", "string"],
         _ => return None,
     };
-    let fine = fits || (v.is_null() && s.nullable);
-    (!fine).then_some(types)
-}
-
-fn integral(n: &Number) -> Option<f64> {
-    n.as_f64().filter(|f| f.fract() == 0.0)
-}
-
-fn type_of(v: &Value) -> &'static str {
-    match v {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(n) if n.is_f64() && integral(n).is_none() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
+    let all = if types.len() > 1 { "integer,string" } else { types[0] };
+    let has = |ty: &str| types.contains(&ty);
+    let (have, have_format, fits) = match v {
+        Value::Null => return (!s.nullable).then_some((all, "null")),
+        Value::Bool(_) => ("boolean", "", false),
+        Value::Number(n) => match GoNumber::new(n) {
+            GoNumber::Integer(_) => ("integer", "int64", has("number")),
+            GoNumber::Float(f) => ("number", "float64", has("integer") && is_json_integer(f)),
+        },
+        Value::String(_) => ("string", "", false),
+        Value::Array(_) => ("array", "", false),
+        Value::Object(_) => ("object", "", false),
+    };
+    if has(have) || fits {
+        return None;
     }
-}
-
-/// A number as Go prints a float.
-fn go_float(f: f64) -> String {
-    if f != 0.0 && (f.abs() >= 1e21 || f.abs() < 1e-4) {
-        let text = format!("{f:e}");
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let n: i32 = exponent.parse().unwrap_or_default();
-        return format!("{digits}e{}{:02}", if n < 0 { '-' } else { '+' }, n.abs());
+    match format {
+        // Upstream leaves such values to the validation of formats, which ignores lists.
+        Some(_) if (v.is_string() || v.is_array()) && !has("number") && !has("integer") => None,
+        Some(f) if !v.is_string() && !v.is_array() && f != have_format => Some((f, have_format)),
+        _ => Some((all, have)),
     }
-    format!("{f}")
 }

@@ -5,11 +5,11 @@ use super::{rules, versions};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
 use registry::{
-    Converter, CostEstimator, CreateStrategy, CustomResource, Env, ObjectConvertor, Request, ResetFieldsStrategy,
-    Scale, Sub, Subresources, UpdateStrategy, row::storage_name,
+    Converter, CostEstimator, CreateStrategy, CustomResource, Defaults, Env, ObjectConvertor, Request,
+    ResetFieldsStrategy, Scale, Sub, Subresources, UpdateStrategy, row::storage_name,
 };
-use schema::Schema;
 use schema::structural::Work;
+use schema::{Schema, go_format};
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,11 +22,16 @@ const ADDED: usize = 8;
 /// Number of pattern parts from which patterns are compiled on other threads (two milliseconds).
 const MANY_PARTS: usize = 20_000;
 
+/// Versions with their schemas.
+pub type Schemas = Arc<[(Box<str>, Arc<Schema>)]>;
+
 pub struct Custom {
     /// Name of the definition.
     pub definition: String,
     pub gvk: Gvk,
     pub schema: Arc<Schema>,
+    /// The schemas of all versions: reads apply that of the stored one, too.
+    pub versions: Schemas,
     pub status: bool,
     pub scale: Option<Scale>,
     pub rules: Option<rules::Rules>,
@@ -52,12 +57,19 @@ impl Custom {
             super::embedded::validate(&new, &self.schema, &root, errors);
         }
         self.check_scale(o, true, errors);
-        let mut repeated_before = Vec::new();
-        if let Some(b) = &before {
-            schema::structural::duplicates(b, &self.schema, &root, &mut repeated_before);
-        }
-        if repeated_before.is_empty() {
-            schema::structural::duplicates(&new, &self.schema, &root, errors);
+        self.check_duplicates(o, old, errors);
+    }
+
+    /// Reports equal items of sets and map-like lists, unless there were some before.
+    fn check_duplicates(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        let find = |o: &Object| {
+            let mut found = Vec::new();
+            schema::structural::duplicates(&Value::Object(o.0.clone()), &self.schema, &FieldPath::root(), &mut found);
+            found
+        };
+        let found = find(o);
+        if !found.is_empty() && old.is_none_or(|o| find(o).is_empty()) {
+            errors.extend(found);
         }
     }
 
@@ -66,26 +78,35 @@ impl Custom {
         let paths = [(&s.spec_replicas, spec), (&s.status_replicas, true)];
         for (path, _) in paths.into_iter().filter(|(_, on)| *on) {
             let at = FieldPath::new(format!(".{}", path.join(".")));
-            match registry::strategy::at(o, path) {
-                None | Some(Value::Null) => {}
-                Some(v) => match v.as_i64() {
-                    None => {
-                        let (path, found) = (&at, go_value(v));
-                        let why = format!("{path} accessor error: {found}, expected int64");
-                        errors.push(FieldError::invalid(&at, 0, why));
-                    }
-                    Some(n) if n < 0 => errors.push(FieldError::invalid(&at, n, "should be a non-negative integer")),
-                    Some(n) if n > i64::from(i32::MAX) => {
-                        errors.push(FieldError::invalid(
-                            &at,
-                            n,
-                            format!("should be less than or equal to {}", i32::MAX),
-                        ));
-                    }
-                    Some(_) => {}
-                },
+            match integer_at(o, path) {
+                Err(why) => errors.push(FieldError::invalid(&at, 0, why)),
+                Ok(n) if n < 0 => errors.push(FieldError::invalid(&at, n, "should be a non-negative integer")),
+                Ok(n) if n > i64::from(i32::MAX) => {
+                    errors.push(FieldError::invalid(&at, n, format!("should be less than or equal to {}", i32::MAX)));
+                }
+                Ok(_) => {}
             }
         }
+    }
+}
+
+/// The number at a path; 0 if there is none (`unstructured.NestedInt64`).
+fn integer_at(o: &Object, path: &[String]) -> Result<i64, String> {
+    let wrong = |depth: usize, v: &Value, expected: &str| {
+        let (path, shown, have) = (path[..depth].join("."), go_format::plain(v), go_format::type_name(v));
+        format!(".{path} accessor error: {shown} is of the type {have}, expected {expected}")
+    };
+    let mut here = o.get(path.first().map_or("", String::as_str));
+    for (i, name) in path.iter().enumerate().skip(1) {
+        here = match here {
+            None | Some(Value::Null) => return Ok(0),
+            Some(Value::Object(m)) => m.get(name),
+            Some(v) => return Err(wrong(i + 1, v, "map[string]interface{}")),
+        };
+    }
+    match here {
+        None => Ok(0),
+        Some(v) => v.as_i64().ok_or_else(|| wrong(path.len(), v, "int64")),
     }
 }
 
@@ -143,6 +164,7 @@ impl UpdateStrategy for Custom {
             schema::structural::validate(v, old.get("status"), &f.schema, &path, &Work::new(), errors);
         }
         self.check_scale(o, false, errors);
+        self.check_duplicates(o, Some(old), errors);
     }
 
     fn take_part(&self, part: &str, o: &mut Object, old: &Object) {
@@ -184,17 +206,18 @@ impl ObjectConvertor for Custom {
         self.webhook.as_ref().map(|w| w as &dyn Converter)
     }
 
-    /// Sets the version, prunes and defaults the object by the current schema. Defaults beyond the size limit are
+    /// Prunes an object by the schema of its version, and fills in the defaults. Defaults beyond the size limit are
     /// omitted.
-    fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
-        o.set_gvk(to);
-        if *to != self.gvk {
-            return Ok(o);
-        }
+    fn conform(&self, o: Object, defaults: Defaults) -> Result<Object, Status> {
+        let version = o.api_version().rsplit('/').next().unwrap_or_default();
+        let Some((_, schema)) = self.versions.iter().find(|(v, _)| **v == *version) else { return Ok(o) };
+        let schema = schema.clone();
         let mut v = o.into_value();
-        schema::typed(&mut v, &self.schema).map_err(Status::internal)?;
-        let most = MIN_ADDED + ADDED * schema::size(&v);
-        schema::fill_within(&mut v, &self.schema, most);
+        schema::typed(&mut v, &schema).map_err(Status::internal)?;
+        if defaults == Defaults::Fill {
+            let most = MIN_ADDED + ADDED * schema::size(&v);
+            schema::fill_within(&mut v, &schema, most);
+        }
         Object::from_value(v).ok_or_else(|| Status::internal("a stored object is none"))
     }
 }
@@ -241,17 +264,6 @@ impl CustomResource for Custom {
 }
 
 registry::strategy!(Custom: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, Subresources, ObjectConvertor, CostEstimator, CustomResource);
-
-/// Formats a value with its type, as Go prints it.
-fn go_value(v: &Value) -> String {
-    match v {
-        Value::String(s) => format!("{s} is of the type string"),
-        Value::Bool(b) => format!("{b} is of the type bool"),
-        Value::Array(_) => format!("{v} is of the type []interface {{}}"),
-        Value::Object(_) => format!("{v} is of the type map[string]interface {{}}"),
-        v => format!("{v} is of the type float64"),
-    }
-}
 
 /// Returns the warning for a finalizer without domain.
 fn finalizer_warnings(f: &str) -> Vec<String> {

@@ -86,6 +86,10 @@ impl DeleteStrategy for CustomResourceDefinition {
         None
     }
 
+    fn deletes_in_phases(&self) -> bool {
+        true
+    }
+
     fn begin_deletion(&self, o: &mut Object) {
         let mut finalizers: Vec<String> = o.finalizers().map(str::to_owned).collect();
         if !finalizers.iter().any(|f| f == CLEANUP) {

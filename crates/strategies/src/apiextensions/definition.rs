@@ -1,7 +1,7 @@
 //! Converts a definition to the rows of its resource, one per version.
 
 use super::conversion::Webhook;
-use super::custom::Custom;
+use super::custom::{Custom, Schemas};
 use super::{embedded, rules, storage_version, strings, versions};
 use kinds::{Column, Generation, Kind, Subresource};
 use meta::{GroupVersion, Gvk, Object, Value};
@@ -50,13 +50,26 @@ pub fn rows(o: &Object, reshaped: u64) -> Option<Defined> {
     }
     let storage = storage_version(o)?;
     let verbs: &[&str] = if o.is_deleting() { &ENDING } else { &ALL };
+    let group = o.str_at(&["spec", "group"]).unwrap_or_default();
+    let schemas: Schemas = versions(o)
+        .iter()
+        .map(|v| {
+            let version = v["name"].as_str().unwrap_or_default();
+            let name = definition_name(&Gvk::new(group, version, name("kind")));
+            (version.into(), Arc::new(schema::structural::root(&name, json_schema(v), metadata())))
+        })
+        .collect();
     let served = versions(o).iter().filter(|v| v["served"] == true);
-    let served = served.map(|v| row(o, v, &storage, verbs, reshaped)).collect();
+    let served = served.map(|v| row(o, v, &schemas, &storage, verbs, reshaped)).collect();
     let stored = versions(o).iter().find(|v| v["storage"] == true)?;
-    Some(Defined { served, stored: row(o, stored, &storage, &ALL, reshaped) })
+    Some(Defined { served, stored: row(o, stored, &schemas, &storage, &ALL, reshaped) })
 }
 
-fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> Resource {
+fn json_schema(version: &Value) -> Option<&Value> {
+    Some(&version["schema"]["openAPIV3Schema"]).filter(|s| s.is_object())
+}
+
+fn row(o: &Object, v: &Value, schemas: &Schemas, storage: &str, verbs: &[&str], reshaped: u64) -> Resource {
     let text = |k: &str| o.str_at(&["status", "acceptedNames", k]).unwrap_or_default();
     let list =
         |k: &str| -> Vec<Str> { strings(o.at(&["status", "acceptedNames", k])).into_iter().map(Into::into).collect() };
@@ -64,8 +77,8 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
     let version = v["name"].as_str().unwrap_or_default();
     let (plural, kind) = (text("plural"), text("kind"));
     let gvk = Gvk::new(group, version, kind);
-    let json = Some(&v["schema"]["openAPIV3Schema"]).filter(|s| s.is_object());
-    let schema = Arc::new(schema::structural::root(&definition_name(&gvk), json, metadata()));
+    let schema = schemas.iter().find(|(name, _)| **name == *version).map(|(_, s)| s.clone());
+    let schema = schema.unwrap_or_else(|| Arc::new(Schema::new(schema::Type::Struct)));
     let subresources = &v["subresources"];
     let status = !subresources["status"].is_null();
     let scale = scale(&subresources["scale"]);
@@ -112,10 +125,11 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         work: schema::structural::work_per_byte(&schema),
         pattern_parts: schema::structural::pattern_parts(&schema),
         schema,
+        versions: schemas.clone(),
         status,
         scale,
         webhook: Webhook::read(o),
-        rules: json.and_then(rules::rules),
+        rules: json_schema(v).and_then(rules::rules),
         ending: o.is_deleting(),
     };
     Resource {
@@ -174,7 +188,11 @@ fn columns(v: &Value) -> Vec<Column> {
         Some(all) => out.extend(all.iter().map(|c| {
             let text = |k: &str| c[k].as_str().unwrap_or_default();
             let priority = c["priority"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
-            column(text("name"), text("type"), text("format"), text("description"), priority, text("jsonPath"))
+            let path = text("jsonPath");
+            let said = text("description");
+            let default = format!("Custom resource definition column (in JSONPath format): {path}");
+            let description = if said.is_empty() { &default } else { said };
+            column(text("name"), text("type"), text("format"), description, priority, path)
         })),
     }
     out

@@ -91,10 +91,10 @@ impl TokenRequest {
             ("v1" | "", "Secret") => ("secret", "secrets", request.namespace.as_str()),
             ("v1" | "", "Node") => ("node", "nodes", ""),
             _ => {
-                let gvk = if version.is_empty() { kind.to_owned() } else { format!("{version}, Kind={kind}") };
-                return Err(Status::bad_request(format!(
-                    "cannot bind token for serviceaccount to object of type {gvk}"
-                )));
+                // The core group is empty.
+                let slash = if version.contains('/') { "" } else { "/" };
+                let why = format!("cannot bind token to object of type {slash}{version}, Kind={kind}");
+                return Err(Status::bad_request(why));
             }
         };
         let rows = env.registry.rows();

@@ -9,7 +9,7 @@ use crate::table::Row;
 use kinds::columns::{Cell, condition, duration};
 use meta::field::{BadValue, ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, Object, Value, names, time};
-use registry::{CreateStrategy, Env, ObjectConvertor, Request, TableConvertor, UpdateStrategy};
+use registry::{CreateStrategy, DeleteStrategy, Env, ObjectConvertor, Request, TableConvertor, UpdateStrategy};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -170,7 +170,15 @@ impl ObjectConvertor for Job {
     }
 }
 
-registry::strategy!(Job: CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
+impl DeleteStrategy for Job {
+    fn propagation_warning(&self) -> Option<&'static str> {
+        Some(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+        )
+    }
+}
+
+registry::strategy!(Job: DeleteStrategy, CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
 
 /// Whether scheduling fields and resources are mutable: the job is suspended, and has no pods.
 fn allows_scheduling_updates(job: &Object) -> bool {

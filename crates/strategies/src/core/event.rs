@@ -239,7 +239,10 @@ pub fn cells(cell: &Cell<'_>) -> Option<Value> {
                     o.get("reportingComponent").or_else(|| o.get("reportingController")).unwrap_or(&Value::Null),
                 );
             }
-            let host = display(&s["host"]);
+            let mut host = display(&s["host"]);
+            if host.is_empty() {
+                host = display(o.get("reportingInstance").unwrap_or(&Value::Null));
+            }
             if host.is_empty() { component.into() } else { format!("{component}, {host}").into() }
         }
         "eventMessage" => {
@@ -252,7 +255,6 @@ pub fn cells(cell: &Cell<'_>) -> Option<Value> {
                 .or_else(|| o.int_at(&["deprecatedCount"]))
                 .filter(|c| *c > 0)
                 .unwrap_or(1)
-                .to_string()
                 .into()
         }
         _ => return None,

@@ -89,6 +89,10 @@ impl DeleteStrategy for Namespace {
         o.at(&["spec", "finalizers"]).and_then(Value::as_array).is_some_and(|f| !f.is_empty())
     }
 
+    fn deletes_in_phases(&self) -> bool {
+        true
+    }
+
     fn begin_deletion(&self, o: &mut Object) {
         o.set(&["status", "phase"], "Terminating");
     }

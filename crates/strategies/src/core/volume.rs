@@ -87,13 +87,10 @@ fn bound(o: &Object) -> bool {
     !o.str_at(&["spec", "volumeName"]).unwrap_or_default().is_empty()
 }
 
+/// The modes in their fixed order, each once.
 fn modes(list: &[Value]) -> String {
-    let short = |m: &Value| match m.as_str().unwrap_or_default() {
-        "ReadWriteOnce" => "RWO",
-        "ReadOnlyMany" => "ROX",
-        "ReadWriteMany" => "RWX",
-        "ReadWriteOncePod" => "RWOP",
-        _ => "",
-    };
-    list.iter().map(short).collect::<Vec<_>>().join(",")
+    let all =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let present = all.into_iter().filter(|(mode, _)| list.iter().any(|m| m == mode));
+    present.map(|(_, short)| short).collect::<Vec<_>>().join(",")
 }

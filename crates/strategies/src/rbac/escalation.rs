@@ -4,7 +4,7 @@
 use super::GROUP;
 use auth::rbac::{PolicyRule, cover};
 use auth::{Attributes, Authorizer};
-use meta::{GroupResource, Object, Status, Value};
+use meta::{Object, Status, Value};
 use registry::{Env, Request};
 
 const ROLES: &str = "rbac.authorization.k8s.io/roles";
@@ -37,7 +37,7 @@ pub fn check(
         if may(authorizer, request, "bind", resource, name) {
             return Ok(());
         }
-        let role = role(env, resource, namespace, name)?;
+        let role = role(env, request, resource, namespace, name)?;
         return held(authorizer, request, &rules(&role)).map_err(|why| forbidden(&why));
     }
     if may(authorizer, request, "escalate", &request.resource.kind.plural, &request.name) {
@@ -86,12 +86,12 @@ fn may(authorizer: &dyn Authorizer, request: &Request, verb: &str, resource: &st
     authorizer.authorize(&a).allowed()
 }
 
-fn role(env: Env<'_>, resource: &str, namespace: &str, name: &str) -> Result<Object, Status> {
+fn role(env: Env<'_>, request: &Request, resource: &str, namespace: &str, name: &str) -> Result<Object, Status> {
     let rows = env.registry.rows();
     let key = rows.stored(GROUP, resource).and_then(|r| r.key(namespace, name));
     let object = key.map(|k| env.registry.stored_object(&k)).transpose()?.flatten();
-    let gr = GroupResource { group: GROUP.into(), resource: resource.into() };
-    object.ok_or_else(|| Status::not_found(&gr, name))
+    // Upstream's error has the resource of the request.
+    object.ok_or_else(|| Status::not_found(&request.group_resource(), name))
 }
 
 fn rules(role: &Object) -> Vec<PolicyRule> {

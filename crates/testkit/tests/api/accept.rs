@@ -69,12 +69,24 @@ async fn shapes_have_two_versions_and_a_group() {
         "application/json;stream=lines",
         "application/json;sv=v2",
         "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
-        "text/html",
     ] {
         refused(&c, MAPS, accept, none).await;
         refused(&c, ONE, accept, none).await;
         assert_eq!(get(&c, MAPS, &format!("{accept}, application/json")).await.body["kind"], "ConfigMapList");
     }
+    // Routes of built-in resources know media types only by name.
+    let routed = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let streams = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+    for accept in ["text/html", "application/*"] {
+        refused(&c, ONE, accept, routed).await;
+        refused(&c, MAPS, accept, &format!("{routed}, {streams}")).await;
+        refused(&c, "/api/v1", accept, routed).await;
+    }
+    refused(&c, "/apis/apps", "text/html", none).await;
+    refused(&c, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", none).await;
+    let only = format!("only the following media types are accepted: {streams}");
+    refused(&c, &format!("{MAPS}?watch=1"), "application/yaml", &only).await;
+    assert_eq!(c.call("HEAD", ONE, serde_json::Value::Null).await.code, 405);
     for (version, api_version) in [("v1", "meta.k8s.io/v1"), ("v1beta1", "meta.k8s.io/v1beta1")] {
         let table = get(&c, MAPS, &metadata("Table", version)).await.body;
         let row = &table["rows"][0]["object"];
