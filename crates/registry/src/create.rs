@@ -131,6 +131,8 @@ impl Registry {
                 let why = "resourceVersion should not be set on objects to be created";
                 return Err(Status::new(500, meta::Reason::Unknown, why));
             }
+            // Upstream sets defaults when it reads the new object back, also those that follow from what admission set.
+            strategy.default(&mut candidate);
             let bytes = self.to_stored(row, &candidate).await?;
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Put(bytes) }];
             ops.extend(with);

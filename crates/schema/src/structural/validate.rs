@@ -138,14 +138,26 @@ impl Check<'_> {
             }
         }
         let v = || Value::Number(n.clone());
-        if let Some(by) = c.multiple_of.filter(|by| *by > 0.0 && (f / by).fract() != 0.0) {
-            self.invalid(name, v(), &format!("should be a multiple of {}", go_float(by)));
+        // As upstream, bounds lose their fraction for a whole number, unless they are reported above.
+        let whole = n.is_i64() && s.ty != Type::Int64;
+        let bound = |b: Option<f64>| b.map(|b| if whole { b.trunc() } else { b });
+        match bound(c.multiple_of) {
+            Some(by) if by <= 0.0 => {
+                let by = go_float(by);
+                let why =
+                    limited(format_args!("factor MultipleOf declared for {} must be positive: {by}", name.plain()));
+                self.errors.push(FieldError::invalid(&self.path(name), BadValue::formatted(&by), why));
+            }
+            Some(by) if (f / by).fract() != 0.0 => {
+                self.invalid(name, v(), &format!("should be a multiple of {}", go_float(by)));
+            }
+            _ => {}
         }
-        if let Some(max) = c.maximum.filter(|max| f > *max || (c.exclusive_maximum && f >= *max)) {
+        if let Some(max) = bound(c.maximum).filter(|max| f > *max || (c.exclusive_maximum && f >= *max)) {
             let or = if c.exclusive_maximum { "" } else { "or equal to " };
             self.invalid(name, v(), &format!("should be less than {or}{}", go_float(max)));
         }
-        if let Some(min) = c.minimum.filter(|min| f < *min || (c.exclusive_minimum && f <= *min)) {
+        if let Some(min) = bound(c.minimum).filter(|min| f < *min || (c.exclusive_minimum && f <= *min)) {
             let or = if c.exclusive_minimum { "" } else { "or equal to " };
             self.invalid(name, v(), &format!("should be greater than {or}{}", go_float(min)));
         }

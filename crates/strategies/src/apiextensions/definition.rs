@@ -92,7 +92,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         orphans: false,
         needs_revision: true,
         put_creates: false,
-        metadata_error_repeats: 3,
+        metadata_checks: Vec::new(),
         any_finalizer: true,
         answers_deleted: false,
         warning: deprecation(v, &gvk).map(Into::into),

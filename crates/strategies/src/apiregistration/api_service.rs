@@ -16,7 +16,7 @@ pub fn row(_: &Config) -> Row {
             .in_scheme("pkg/apiserver/scheme/scheme.go:28")
             .named(NameRule::PathSegment)
             .with_status(validate_status)
-            .with_fixed_status_metadata(),
+            .with_metadata_fixed_by_status(registry::USER_METADATA),
     )
 }
 
