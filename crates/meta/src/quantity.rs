@@ -160,6 +160,17 @@ impl Quantity {
         self.nanos % NANO == 0
     }
 
+    /// Whether upstream's validation takes it for an integer: by its thousandths, rounded up, which wrap around in 64 bits.
+    pub fn counts_as_integer(&self) -> bool {
+        const MILLI: i128 = 1_000_000;
+        let away = if self.nanos % MILLI == 0 { 0 } else { self.nanos.signum() };
+        let milli = self.nanos / MILLI + away;
+        // Such numbers have a suffix, with which upstream's product that does not fit is 0.
+        let suffixed = self.format != Format::BinarySi && self.nanos % (NANO * NANO) == 0;
+        let wrapped = milli as i64;
+        (suffixed && i128::from(wrapped) != milli) || wrapped % 1000 == 0
+    }
+
     /// The notation.
     pub fn format(&self) -> Format {
         self.format
@@ -337,6 +348,25 @@ mod tests {
         // As upstream, numbers need no digits.
         for zero in ["-", "+", ".", "e3", "m", "Ki"] {
             assert!(Quantity::parse(zero).unwrap().is_zero(), "{zero}");
+        }
+    }
+
+    #[test]
+    fn integers_are_those_of_upstream() {
+        for (text, expected) in [
+            ("1", true),
+            ("0.9999", true),
+            ("0.0001", false),
+            ("1.5", false),
+            ("9223372036854775", true),
+            ("9223372036854776", false),
+            ("9223372036854775807", true),
+            ("99999999999999999999", false),
+            ("8Ei", true),
+            ("1E", true),
+            ("9e20", true),
+        ] {
+            assert_eq!(Quantity::parse(text).unwrap().counts_as_integer(), expected, "{text}");
         }
     }
 

@@ -123,6 +123,8 @@ impl Registry {
                 return Err(Status::already_exists(&row.group_resource(), candidate.name()));
             }
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
+            // Upstream sets defaults when it reads the new object back, also those that follow from what admission set.
+            strategy.default(&mut candidate);
             if options.dry_run {
                 // A dry run shows allocations and then releases them.
                 return Ok(candidate.into());
@@ -131,8 +133,6 @@ impl Registry {
                 let why = "resourceVersion should not be set on objects to be created";
                 return Err(Status::new(500, meta::Reason::Unknown, why));
             }
-            // Upstream sets defaults when it reads the new object back, also those that follow from what admission set.
-            strategy.default(&mut candidate);
             let bytes = self.to_stored(row, &candidate).await?;
             let mut ops = vec![Op { key: key.clone(), expect: Expect::Absent, action: Action::Put(bytes) }];
             ops.extend(with);

@@ -217,6 +217,8 @@ impl Registry {
             env.warn(w);
         }
         admit.validate(Operation::Update, Some(&new), Some(old)).await?;
+        // As on create.
+        strategy.default(&mut new);
         new.set_resource_version(old.resource_version());
         if new.is_deleting()
             && new.finalizers().next().is_none()

@@ -40,8 +40,15 @@ pub const USER_METADATA: &[&str] = &["labels", "annotations", "finalizers", "own
 pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
 
 /// All metadata but managed fields.
-pub const WHOLE_METADATA: &[&str] =
-    &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "deletionGracePeriodSeconds"];
+pub const WHOLE_METADATA: &[&str] = &[
+    "labels",
+    "annotations",
+    "finalizers",
+    "ownerReferences",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generateName",
+];
 
 /// Keeps one field and the metadata of `object`, except the metadata keys in `fixed`; restores everything else from
 /// `old`.

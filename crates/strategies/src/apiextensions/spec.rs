@@ -265,7 +265,7 @@ fn root_schema(s: &Value, status: bool, unchanged: bool, path: &FieldPath, error
         };
         let forbidden = |(k, v): (&String, &Value)| is_set(k, v) && !WITH_STATUS.contains(&k.as_str());
         let empty = ["definitions", "dependencies", "patternProperties", "enum", "allOf", "oneOf", "anyOf"];
-        let has_empty = || empty.iter().any(|k| crate::read::is_sent(s, k, path));
+        let has_empty = || empty.iter().any(|k| !s[*k].is_null() || json_schema::is_sent_empty(s, k, path));
         if s["type"] != "object" && is_set("type", &s["type"]) {
             let why =
                 "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";

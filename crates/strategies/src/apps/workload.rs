@@ -84,6 +84,7 @@ impl CreateStrategy for Workload {
             pod_template::validate(Some(t), &at, errors);
             if of_set.is_some() {
                 schema::rules::labels(&t["metadata"]["labels"], &at.child("labels"), errors);
+                registry::metadata::annotations(t["metadata"].get("annotations"), &at.child("annotations"), errors);
             }
             // Upstream reports the ReplicaSet for a Deployment.
             let controller = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };

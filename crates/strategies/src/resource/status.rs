@@ -299,10 +299,7 @@ mod tests {
                 (
                     "/status/allocation",
                     selecting("+"),
-                    &[
-                        "status.allocation.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].key: Invalid value: …",
-                        "status.allocation.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].key: Invalid value: …",
-                    ],
+                    &["status.allocation.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].key: Invalid value: …"],
                 ),
                 (
                     "/status/allocation",

@@ -115,7 +115,7 @@ impl<'a> Allocation<'a> {
     /// shows ports that stand for them, as upstream.
     fn any(&mut self) -> Result<i64, String> {
         if self.env.dry_run {
-            let n = self.taken.last().map_or(BEFORE_DUMMIES, |n| *n) + 1;
+            let n = self.taken.last().map_or(BEFORE_DUMMIES, |n| (*n).max(0)) + 1;
             self.taken.insert(n);
             return Ok(n);
         }
