@@ -1,13 +1,17 @@
 //! RuntimeClass: sets the overhead and scheduling constraints of a pod's runtime class.
 
 use crate::{Operation, Plugin, Review};
-use meta::{Object, Quantity, Status, Value};
+use meta::{Object, Quantity, Reason, Status, Value};
 use std::sync::Arc;
 
 pub struct RuntimeClass;
 
 fn class(review: &Review<'_>, pod: &Object) -> Result<Option<Arc<Object>>, Status> {
-    let Some(name) = pod.str_at(&["spec", "runtimeClassName"]).filter(|n| !n.is_empty()) else { return Ok(None) };
+    let Some(name) = pod.str_at(&["spec", "runtimeClassName"]) else { return Ok(None) };
+    // Upstream's client cannot ask for it.
+    if name.is_empty() {
+        return Err(Status::new(500, Reason::Unknown, "resource name may not be empty"));
+    }
     match review.lookup.get("node.k8s.io", "runtimeclasses", "", name)? {
         Some(c) => Ok(Some(c)),
         None => Err(review.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found"))),

@@ -165,8 +165,13 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
         "put-creates" => kind["put_creates"] = true.into(),
         "any-finalizer" => kind["any_finalizer"] = true.into(),
         "answers-deleted" => kind["answers_deleted"] = true.into(),
-        "metadata-error-repeats" => {
-            kind["metadata_error_repeats"] = rest[0].parse::<u8>().map_err(|e| e.to_string())?.into()
+        "metadata-checks" => {
+            let checks: Vec<&str> = rest[0].split(',').filter(|c| *c != "none").collect();
+            if checks.iter().any(|c| !matches!(*c, "object" | "change")) {
+                return Err("an unknown check".into());
+            }
+            let parts = if rest.get(1) == Some(&"in") { &rest[2..] } else { &[""] };
+            parts.iter().for_each(|p| list(kind, "metadata_checks", json!([p, checks])));
         }
         "stored" => kind["stored"] = rest[0].into(),
         "orphans" => kind["orphans"] = true.into(),

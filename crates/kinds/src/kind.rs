@@ -34,6 +34,25 @@ impl Generation {
     }
 }
 
+/// A check of metadata in the validation of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataCheck {
+    /// That of new objects (`ValidateObjectMeta`).
+    Object,
+    /// That of changes (`ValidateObjectMetaUpdate`).
+    Change,
+}
+
+impl MetadataCheck {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "object" => Self::Object,
+            "change" => Self::Change,
+            _ => return None,
+        })
+    }
+}
+
 /// A kind in one version.
 #[derive(Clone, Debug)]
 pub struct Kind {
@@ -63,8 +82,9 @@ pub struct Kind {
     pub needs_revision: bool,
     /// An update of an object that does not exist creates it.
     pub put_creates: bool,
-    /// How many times errors of labels, annotations and owners repeat on update: once for each of upstream's checks.
-    pub metadata_error_repeats: u8,
+    /// The checks of metadata that upstream's validation of an update repeats for the kind, by subresource (empty: the object itself).
+    /// Each adds its errors again. Absent subresources have [`MetadataCheck::Change`] alone.
+    pub metadata_checks: Vec<(Str, Vec<MetadataCheck>)>,
     /// Finalizers need no domain.
     pub any_finalizer: bool,
     /// The response of a deletion is the object instead of a `Status`.
@@ -146,6 +166,12 @@ impl Kind {
     /// The path of a selectable field in the stored version.
     pub fn stored_field<'a>(&'a self, field: &'a str) -> &'a str {
         self.stored_fields.iter().find(|(name, _)| **name == *field).map_or(field, |(_, path)| path)
+    }
+
+    /// The checks of metadata when an object, or a part of it, is updated.
+    pub fn metadata_checks(&self, subresource: &str) -> &[MetadataCheck] {
+        let found = self.metadata_checks.iter().find(|(name, _)| **name == *subresource);
+        found.map_or(&[MetadataCheck::Change], |(_, checks)| checks)
     }
 
     /// Whether the resource supports the verb.

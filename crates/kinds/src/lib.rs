@@ -12,4 +12,4 @@ mod kind;
 mod table;
 
 pub use catalog::{Catalog, catalog, texts};
-pub use kind::{Column, Generation, Kind, Subresource};
+pub use kind::{Column, Generation, Kind, MetadataCheck, Subresource};

@@ -1,6 +1,6 @@
 //! Unpacks the table that the build packed.
 
-use crate::kind::{Column, Generation, Kind, Subresource};
+use crate::kind::{Column, Generation, Kind, MetadataCheck, Subresource};
 use meta::GroupVersion;
 use schema::types::Alternative;
 use schema::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Rule, Schema, SchemaRef, Str, Type};
@@ -42,7 +42,7 @@ struct RawKind {
     put_creates: bool,
     any_finalizer: bool,
     answers_deleted: bool,
-    metadata_error_repeats: Option<u8>,
+    metadata_checks: Vec<(Str, Vec<Str>)>,
     warning: Option<Str>,
     namespaced: bool,
     verbs: Option<Vec<Str>>,
@@ -99,6 +99,8 @@ struct RawField<'a> {
     atomic: bool,
     #[serde(default)]
     granular: bool,
+    #[serde(default)]
+    exact: bool,
     #[serde(rename = "enum", default)]
     enum_values: Vec<Str>,
     merge: Option<Value>,
@@ -162,6 +164,9 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         verbs: s.verbs.clone(),
         speaks: s.speaks.as_ref().and_then(|(gv, kind)| Some(GroupVersion::parse(gv)?.with_kind(kind.as_str()))),
     };
+    let checks = |(part, names): &(Str, Vec<Str>)| {
+        (part.clone(), names.iter().filter_map(|n| MetadataCheck::parse(n)).collect())
+    };
     Kind {
         group: v.group.into(),
         version: v.version.into(),
@@ -182,7 +187,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         put_creates: k.put_creates,
         any_finalizer: k.any_finalizer,
         answers_deleted: k.answers_deleted,
-        metadata_error_repeats: k.metadata_error_repeats.unwrap_or(3),
+        metadata_checks: k.metadata_checks.iter().map(checks).collect(),
         warning: k.warning.clone(),
         verbs: k.verbs.clone().unwrap_or_else(|| standard.iter().map(|s| (*s).into()).collect()),
         short_names: k.short.clone(),
@@ -244,6 +249,7 @@ impl Builder {
             atomic: f.atomic && !is_list,
             granular: f.granular,
             null: f.e == "*!",
+            in_milli: f.go.as_deref() == Some("v1.ResourceList") && !f.exact,
             rules: f.rules.iter().map(|r| rule(r)).collect(),
             number: f.p,
             place: f.o,

@@ -359,6 +359,8 @@ pub enum Origin {
     /// An IP address or a range of addresses is not in a form that every program reads alike. Values that the object had
     /// before may stay so.
     AddressForm,
+    /// The value was allowed once. Objects that had it before may have it.
+    OnceAllowed,
 }
 
 /// An error of the validation of a field (`field.Error`).

@@ -74,7 +74,8 @@ impl Quantity {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, suffix) = rest.split_at(end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
+        // Upstream reads no digits at all as zero.
+        if fraction.contains('.') {
             return Err(Error::Format);
         }
         let (format, binary, exponent) = read_suffix(suffix)?;
@@ -159,6 +160,17 @@ impl Quantity {
         self.nanos % NANO == 0
     }
 
+    /// Whether upstream's validation takes it for an integer: by its thousandths, rounded up, which wrap around in 64 bits.
+    pub fn counts_as_integer(&self) -> bool {
+        const MILLI: i128 = 1_000_000;
+        let away = if self.nanos % MILLI == 0 { 0 } else { self.nanos.signum() };
+        let milli = self.nanos / MILLI + away;
+        // Such numbers have a suffix, with which upstream's product that does not fit is 0.
+        let suffixed = self.format != Format::BinarySi && self.nanos % (NANO * NANO) == 0;
+        let wrapped = milli as i64;
+        (suffixed && i128::from(wrapped) != milli) || wrapped % 1000 == 0
+    }
+
     /// The notation.
     pub fn format(&self) -> Format {
         self.format
@@ -233,11 +245,12 @@ fn read_suffix(suffix: &str) -> Result<(Format, u32, i32), Error> {
         "Pi" => (Format::BinarySi, 5, 0),
         "Ei" => (Format::BinarySi, 6, 0),
         _ => {
-            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(Error::Format)?;
-            let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-            if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            let signed = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+            let digits = signed.strip_prefix(['+', '-']).unwrap_or(signed);
+            if !digits.bytes().all(|b| b.is_ascii_digit()) {
                 return Err(Error::Format);
             }
+            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(Error::Suffix)?;
             let exponent: i32 = exponent.parse().map_err(|_| Error::Suffix)?;
             (Format::DecimalExponent, 0, exponent.clamp(-1000, 1000))
         }
@@ -326,8 +339,34 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_is_refused() {
-        for bad in ["", "a", "1x", "1.2.3", "-", "e3", "1e", "1 ", "1KI", "1mi", "."] {
-            assert!(Quantity::parse(bad).is_err(), "{bad}");
+        for bad in ["", "a", "1x", "1.2.3", "1 ", "1KI"] {
+            assert_eq!(Quantity::parse(bad).err(), Some(Error::Format), "{bad}");
+        }
+        for bad in ["1e", "1mi", "1e-", "1kk", "m3"] {
+            assert_eq!(Quantity::parse(bad).err(), Some(Error::Suffix), "{bad}");
+        }
+        // As upstream, numbers need no digits.
+        for zero in ["-", "+", ".", "e3", "m", "Ki"] {
+            assert!(Quantity::parse(zero).unwrap().is_zero(), "{zero}");
+        }
+    }
+
+    #[test]
+    fn integers_are_those_of_upstream() {
+        for (text, expected) in [
+            ("1", true),
+            ("0.9999", true),
+            ("0.0001", false),
+            ("1.5", false),
+            ("9223372036854775", true),
+            ("9223372036854776", false),
+            ("9223372036854775807", true),
+            ("99999999999999999999", false),
+            ("8Ei", true),
+            ("1E", true),
+            ("9e20", true),
+        ] {
+            assert_eq!(Quantity::parse(text).unwrap().counts_as_integer(), expected, "{text}");
         }
     }
 

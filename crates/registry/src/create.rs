@@ -127,6 +127,8 @@ impl Registry {
                 return Err(self.already_exists(row, &candidate, key));
             }
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
+            // Upstream sets defaults when it reads the new object back, also those that follow from what admission set.
+            strategy.default(&mut candidate);
             if options.dry_run {
                 // A dry run shows allocations and then releases them.
                 self.store_and_read(row, &mut candidate).await?;

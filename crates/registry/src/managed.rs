@@ -2,7 +2,7 @@
 
 use crate::Registry;
 use crate::options::WriteOptions;
-use crate::strategy::Request;
+use crate::strategy::{Request, USER_METADATA};
 use crate::versions::{Conversions, Versions};
 use merge::fieldset::Set;
 use merge::managed::{self, Context, Force};
@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 
 static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
+static METADATA_AND_SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["metadata"], &["spec"]]));
 
 /// Fields that no write through this path owns, since the strategy resets them.
 fn reset_fields(request: &Request) -> Cow<'static, Set> {
@@ -23,6 +24,7 @@ fn reset_fields(request: &Request) -> Cow<'static, Set> {
         "" if row.kind.subresource("status").is_some() => Cow::Borrowed(&STATUS),
         "status" => match row.strategy.fixed_by_status(row.empty()) {
             [] => Cow::Borrowed(&SPEC),
+            all if all.starts_with(USER_METADATA) => Cow::Borrowed(&METADATA_AND_SPEC),
             fixed => {
                 let fixed: Vec<[&str; 2]> = fixed.iter().map(|f| ["metadata", *f]).collect();
                 let all: Vec<&[&str]> = fixed.iter().map(|f| &f[..]).chain([&["spec"][..]]).collect();

@@ -2,6 +2,7 @@
 
 use crate::row::Resource;
 use crate::strategy::{Env, NameRule};
+use kinds::MetadataCheck;
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, GroupVersion, Object, Value, names};
 use std::collections::HashSet;
@@ -12,18 +13,29 @@ const ANNOTATIONS_MAX: usize = 256 * 1024;
 const MANAGER_MAX: usize = 128;
 const SUBRESOURCE_MAX: usize = 256;
 
+/// Validates the metadata of an object with the kind's rules for names (`ValidateObjectMeta`).
 pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
+    validate_named(object, row, row.strategy.name_rule(), || row.strategy.check_name(object), errors);
+}
+
+fn validate_named(
+    object: &Object,
+    row: &Resource,
+    prefixes: NameRule,
+    check: impl Fn() -> Vec<String>,
+    errors: &mut ErrorList,
+) {
     let path = FieldPath::new("metadata");
     let generate = object.generate_name();
     if !generate.is_empty() {
-        for m in row.strategy.name_rule().check_prefix(generate) {
+        for m in prefixes.check_prefix(generate) {
             errors.push(FieldError::invalid(&path.child("generateName"), generate, m));
         }
     }
     if object.name().is_empty() {
         errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
     } else {
-        let why = row.strategy.check_name(object).into_iter();
+        let why = check().into_iter();
         errors.extend(why.map(|m| FieldError::invalid(&path.child("name"), object.name(), m)));
     }
     let namespace = path.child("namespace");
@@ -264,36 +276,24 @@ pub fn validate_finalizers(object: &Object, row: &Resource, errors: &mut ErrorLi
     }
 }
 
-/// Kinds whose updates validate metadata at least this often also validate finalizers as on create.
-pub const MIN_REPEATS_FOR_FINALIZERS: u8 = 3;
-
-/// Repeats metadata errors: upstream's update validates the same metadata several times, and each validation adds a
-/// cause.
-pub fn repeat_errors(times: u8, errors: &mut ErrorList) {
-    let again = |e: &&FieldError| {
-        let path = e.path.strip_prefix("metadata.").unwrap_or_default();
-        ["labels", "annotations", "ownerReferences"].iter().any(|f| path.starts_with(f))
-    };
-    let once: Vec<FieldError> = errors.iter().filter(again).cloned().collect();
-    for _ in 1..times {
-        errors.extend(once.iter().cloned());
+/// Validates the metadata of an update, also through a subresource. Every update is checked as an object and as a change, with any name;
+/// the kind's own validation repeats some of it, and so the errors (`rest.BeforeUpdate`).
+pub fn validate_update(new: &Object, old: &Object, row: &Resource, subresource: &str, errors: &mut ErrorList) {
+    validate_named(new, row, NameRule::PathSegment, || NameRule::PathSegment.check(new.name()), errors);
+    validate_change(new, old, row, errors);
+    for check in row.kind.metadata_checks(subresource) {
+        match check {
+            MetadataCheck::Object => validate(new, row, errors),
+            MetadataCheck::Change => validate_change(new, old, row, errors),
+        }
+        validate_finalizers(new, row, errors);
     }
 }
 
-/// Validates the immutable fields of metadata.
-pub fn validate_update(new: &Object, old: &Object, errors: &mut ErrorList) {
+/// Validates what may not change in metadata, and maps and lists that may (`ValidateObjectMetaUpdate`).
+fn validate_change(new: &Object, old: &Object, row: &Resource, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");
-    let mut immutable = |field: &str| {
-        let (n, o) = (new.at(&["metadata", field]), old.at(&["metadata", field]));
-        if n != o {
-            let value = n.cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(&path.child(field), value, "field is immutable"));
-        }
-    };
-    for f in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        immutable(f);
-    }
-    if new.is_deleting() {
+    if old.is_deleting() {
         let before: HashSet<&str> = old.finalizers().collect();
         let added: Vec<String> = new.finalizers().filter(|f| !before.contains(f)).map(|f| format!("{f:?}")).collect();
         if !added.is_empty() {
@@ -307,4 +307,19 @@ pub fn validate_update(new: &Object, old: &Object, errors: &mut ErrorList) {
     if new.generation() < old.generation() {
         errors.push(FieldError::invalid(&path.child("generation"), new.generation(), "must not be decremented"));
     }
+    let mut immutable = |field: &str| {
+        let (n, o) = (new.at(&["metadata", field]), old.at(&["metadata", field]));
+        if n != o {
+            let value = n.cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&path.child(field), value, "field is immutable"));
+        }
+    };
+    for f in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        immutable(f);
+    }
+    let labels = new.at(&["metadata", "labels"]).filter(|_| !row.strategy.has_derived_labels(new));
+    self::labels(labels, &path.child("labels"), errors);
+    annotations(new.at(&["metadata", "annotations"]), &path.child("annotations"), errors);
+    owner_references(new.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences"), errors);
+    managed_fields(new, &path.child("managedFields"), errors);
 }

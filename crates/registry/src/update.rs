@@ -215,10 +215,16 @@ impl Registry {
         if !errors.is_empty() {
             return Err(Status::invalid(&row.named_kind(), old.name(), &errors));
         }
-        for w in strategy.warnings(&new, Some(old)) {
+        let warnings = match request.subresource.as_str() {
+            "" => strategy.warnings(&new, Some(old)),
+            part => strategy.part_warnings(part, &new),
+        };
+        for w in warnings {
             env.warn(w);
         }
         admit.validate(Operation::Update, Some(&new), Some(old)).await?;
+        // As on create.
+        strategy.default(&mut new);
         new.set_resource_version(old.resource_version());
         if new.is_deleting()
             && new.finalizers().next().is_none()
@@ -279,12 +285,7 @@ enum Step {
 fn validate(env: Env<'_>, request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
     let (row, strategy) = (&request.resource, &request.resource.strategy);
     let mut errors = Vec::new();
-    metadata::validate(new, row, &mut errors);
-    metadata::repeat_errors(row.kind.metadata_error_repeats, &mut errors);
-    metadata::validate_update(new, old, &mut errors);
-    if row.kind.metadata_error_repeats >= metadata::MIN_REPEATS_FOR_FINALIZERS && request.subresource.is_empty() {
-        metadata::validate_finalizers(new, row, &mut errors);
-    }
+    metadata::validate_update(new, old, row, &request.subresource, &mut errors);
     if request.subresource.is_empty() {
         let of_metadata = errors.len();
         schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
@@ -302,15 +303,19 @@ fn validate(env: Env<'_>, request: &Request, new: &Object, old: &Object) -> Vec<
     schema::rules::ratchet(errors, &old.0)
 }
 
-/// Restores metadata that only the server changes.
+/// Restores metadata that only the server changes. A deletion cannot be taken back; one that the object lacks, or another grace period,
+/// stays, and is an error of the validation (`rest.BeforeUpdate`).
 fn keep_system_metadata(new: &mut Object, old: &Object) {
     let keep =
         ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
     for key in keep {
+        let known = |o: &Object| o.at(&["metadata", key]).is_some_and(|v| !v.is_null());
         match old.metadata().and_then(|m| m.get(key)).cloned() {
+            Some(_) if key == "deletionGracePeriodSeconds" && known(new) => {}
             Some(v) => {
                 new.metadata_mut().insert(key.to_owned(), v);
             }
+            None if key.starts_with("deletion") && known(new) => {}
             None => {
                 new.metadata_mut().remove(key);
             }

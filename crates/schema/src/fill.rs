@@ -58,7 +58,6 @@ fn fill_built_in(value: &mut Value, schema: &Schema) {
     match (value, schema.ty) {
         (Value::Object(m), Type::Struct) => fill_struct(m, schema),
         (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
-            Some(s) if s.ty == Type::Quantity => m.values_mut().for_each(round_up),
             Some(s) => m.values_mut().for_each(|v| fill_built_in(v, s)),
             None => {}
         },
@@ -103,7 +102,6 @@ fn fill_custom(value: &mut Value, schema: &Schema, room: &mut Room) {
     }
 }
 
-/// Resources are counted in thousandths (`SetDefaults_ResourceList`).
 fn round_up(v: &mut Value) {
     if let Some(q) = v.as_str().and_then(|s| Quantity::parse(s).ok())
         && q.nano_value() % 1_000_000 != 0
@@ -156,8 +154,10 @@ fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
         }
     }
     for (f, v) in schema.some_beside(&index.with_defaults_below, m.iter_mut()) {
-        if let Some(v) = v {
-            fill_built_in(v, &f.schema);
+        match v {
+            Some(Value::Object(m)) if f.in_milli => m.values_mut().for_each(round_up),
+            Some(v) => fill_built_in(v, &f.schema),
+            None => {}
         }
     }
 }

@@ -161,11 +161,34 @@ fn fields(m: &Map<String, Value>, schema: &Schema, path: Option<&FieldPath>) -> 
             v => {
                 let at = path.map(|p| p.child(&f.name));
                 let shape = v.map_or_else(|| zero(f, at.as_ref()), |v| Shape::at(v, &f.schema, at.as_ref()));
-                out.push((name(&f.name), shape));
+                out.push((name_in(schema, &f.name), shape));
             }
         }
     }
+    as_internal(schema, &mut out);
     out
+}
+
+/// Moves the fields that internal types have in another place than external ones.
+fn as_internal(schema: &Schema, out: &mut Vec<(String, Shape)>) {
+    let place = |out: &[(String, Shape)], name: &str| out.iter().position(|(n, _)| n == name);
+    for (_, moved, after) in MOVED.iter().filter(|(s, ..)| is_named(schema, s)) {
+        if let Some(from) = place(out, moved) {
+            let field = out.remove(from);
+            let to = place(out, after).map_or(from, |i| i + 1);
+            out.insert(to, field);
+        }
+    }
+}
+
+fn is_named(schema: &Schema, name: &str) -> bool {
+    schema.name.as_deref().is_some_and(|n| n.rsplit('.').next() == Some(name))
+}
+
+/// The Go name of a field of this type.
+fn name_in(schema: &Schema, json: &str) -> String {
+    let own = OWN_NAMES.iter().find(|(s, n, _)| *n == json && is_named(schema, s));
+    own.map_or_else(|| name(json), |(.., go)| (*go).into())
 }
 
 /// The zero value of the Go type of an absent field.
@@ -209,6 +232,38 @@ const NAMES: [(&str, &str); 15] = [
     ("x-kubernetes-map-type", "XMapType"),
     ("x-kubernetes-preserve-unknown-fields", "XPreserveUnknownFields"),
     ("x-kubernetes-validations", "XValidations"),
+];
+
+/// Go names of fields that have other ones in other types: the type, the JSON name and the Go name.
+const OWN_NAMES: [(&str, &str, &str); 22] = [
+    ("AzureDiskVolumeSource", "diskURI", "DataDiskURI"),
+    ("ContainerStatus", "lastState", "LastTerminationState"),
+    ("DeviceAttribute", "bool", "BoolValue"),
+    ("DeviceAttribute", "bools", "BoolValues"),
+    ("DeviceAttribute", "int", "IntValue"),
+    ("DeviceAttribute", "ints", "IntValues"),
+    ("DeviceAttribute", "string", "StringValue"),
+    ("DeviceAttribute", "strings", "StringValues"),
+    ("DeviceAttribute", "version", "VersionValue"),
+    ("DeviceAttribute", "versions", "VersionValues"),
+    ("GlusterfsPersistentVolumeSource", "endpoints", "EndpointsName"),
+    ("GlusterfsVolumeSource", "endpoints", "EndpointsName"),
+    ("NodeSpec", "externalID", "DoNotUseExternalID"),
+    ("PhotonPersistentDiskVolumeSource", "pdID", "PdID"),
+    ("RBDPersistentVolumeSource", "image", "RBDImage"),
+    ("RBDPersistentVolumeSource", "monitors", "CephMonitors"),
+    ("RBDPersistentVolumeSource", "pool", "RBDPool"),
+    ("RBDPersistentVolumeSource", "user", "RadosUser"),
+    ("RBDVolumeSource", "image", "RBDImage"),
+    ("RBDVolumeSource", "monitors", "CephMonitors"),
+    ("RBDVolumeSource", "pool", "RBDPool"),
+    ("RBDVolumeSource", "user", "RadosUser"),
+];
+/// Fields of internal types in another place than those of external ones: the type, the field, and the field before it.
+const MOVED: [(&str, &str, &str); 3] = [
+    ("PersistentVolumeSpec", "Quobyte", "RBD"),
+    ("PersistentVolumeSpec", "FlexVolume", "ISCSI"),
+    ("Volume", "Quobyte", "RBD"),
 ];
 
 /// The Go name of a field, from its JSON name.
@@ -280,5 +335,18 @@ mod tests {
         for (json, go) in cases {
             assert_eq!(name(json), go);
         }
+    }
+
+    #[test]
+    fn fields_have_the_names_and_places_of_the_internal_type() {
+        let shown = |ty: &str, names: &[&str]| {
+            let text = |(i, n): (usize, &&str)| field(n, i as u16, Presence::OmitZero, Schema::new(Type::String));
+            let fields = names.iter().enumerate().map(text).collect();
+            let name = Some(format!("io.k8s.api.core.v1.{ty}").into());
+            show(&json!({}), &Schema { name, fields, ..Schema::new(Type::Struct) }, &FieldPath::root())
+        };
+        assert_eq!(shown("RBDVolumeSource", &["monitors", "fsType"]), r#"{"CephMonitors":"","FSType":""}"#);
+        assert_eq!(shown("CephFSVolumeSource", &["monitors"]), r#"{"Monitors":""}"#);
+        assert_eq!(shown("Volume", &["rbd", "cinder", "quobyte"]), r#"{"RBD":"","Quobyte":"","Cinder":""}"#);
     }
 }

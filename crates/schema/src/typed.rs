@@ -418,7 +418,7 @@ fn is_zero(v: &Value, f: &Field) -> bool {
         Value::Bool(b) => !b,
         Value::Number(n) => n.as_f64() == Some(0.0) && !matches!(f.schema.ty, Type::IntOrString | Type::Quantity),
         Value::String(s) => s.is_empty() && !matches!(f.schema.ty, Type::IntOrString),
-        Value::Array(a) => a.is_empty(),
+        Value::Array(a) => a.is_empty() && !matches!(f.schema.ty, Type::Raw),
         Value::Object(m) => m.is_empty() && matches!(f.schema.ty, Type::Map),
     }
 }

@@ -237,6 +237,8 @@ pub struct Field {
     pub granular: bool,
     /// A pointer without `omitempty`: written as `null` when absent.
     pub null: bool,
+    /// The quantities of the map are rounded up to thousandths when defaults are filled in (`SetDefaults_ResourceList`).
+    pub in_milli: bool,
     /// The protobuf field number; 0 for none.
     pub number: u32,
     /// The position of the field in its Go type.
@@ -311,6 +313,7 @@ impl Field {
             atomic: false,
             granular: false,
             null: false,
+            in_milli: false,
             number: 0,
             place: 0,
             go: None,

@@ -25,7 +25,7 @@ impl WalkIndex {
         Self {
             has_defaults: any_schema(s, &has_default),
             with_default: indexes(&|f| f.fill.is_some()),
-            with_defaults_below: indexes(&|f| any_schema(&f.schema, &has_default)),
+            with_defaults_below: indexes(&|f| f.in_milli || any_schema(&f.schema, &has_default)),
             with_rules: indexes(&|f| !f.rules.is_empty() || any_schema(&f.schema, &has_rule)),
             disabled: indexes(&|f| is_disabled(f) || any_schema(&f.schema, &has_disabled)),
             always_written: indexes(&|f| is_always_written(f) || any_schema(&f.schema, &has_always_written)),
@@ -34,9 +34,7 @@ impl WalkIndex {
 }
 
 fn has_default(s: &Schema) -> bool {
-    // Quantities of a map are rounded up when defaults are filled in.
-    let quantities = s.ty == Type::Map && s.additional.as_ref().is_some_and(|a| a.ty == Type::Quantity);
-    quantities || s.fields.iter().any(|f| f.fill.is_some())
+    s.fields.iter().any(|f| f.fill.is_some() || f.in_milli)
 }
 
 fn has_rule(s: &Schema) -> bool {

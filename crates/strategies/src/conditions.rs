@@ -14,15 +14,11 @@ pub fn validate(conditions: &[Value], path: &FieldPath, errors: &mut ErrorList) 
     for (i, c) in conditions.iter().enumerate() {
         let at = path.index(i);
         let (kind, status, reason) = (text(c, "type"), text(c, "status"), text(c, "reason"));
-        if kind.is_empty() {
-            errors.push(FieldError::required(&at.child("type"), "must be set"));
-        } else {
-            let bad = names::qualified_name(kind);
-            errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("type"), kind, m)));
-        }
         if again[i] {
             errors.push(FieldError::duplicate(&at.child("type"), kind));
         }
+        let bad = names::qualified_name(kind);
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("type"), kind, m)));
         if !matches!(status, "True" | "False" | "Unknown") {
             errors.push(FieldError::not_supported(&at.child("status"), status, &["False", "True", "Unknown"]));
         }
@@ -31,15 +27,16 @@ pub fn validate(conditions: &[Value], path: &FieldPath, errors: &mut ErrorList) 
             errors.push(FieldError::invalid(&at.child("observedGeneration"), &c["observedGeneration"], why));
         }
         if !is_set(c, "lastTransitionTime") {
-            errors.push(FieldError::required(&at.child("lastTransitionTime"), "must be set"));
+            errors.push(FieldError::required(&at.child("lastTransitionTime"), ""));
         }
         let at_reason = at.child("reason");
         if reason.is_empty() {
-            errors.push(FieldError::required(&at_reason, "must be set"));
-        } else if reason.len() > REASON_MAX {
-            errors.push(FieldError::too_long(&at_reason, REASON_MAX));
+            errors.push(FieldError::required(&at_reason, ""));
         } else if !is_reason(reason) {
             errors.push(FieldError::invalid(&at_reason, reason, REASON));
+        }
+        if reason.len() > REASON_MAX {
+            errors.push(FieldError::too_long(&at_reason, REASON_MAX));
         }
         if text(c, "message").len() > MESSAGE_MAX {
             errors.push(FieldError::too_long(&at.child("message"), MESSAGE_MAX));
@@ -71,7 +68,13 @@ mod tests {
             assert_eq!(errors, expected, "{changes}");
         };
         check(json!({}), &[]);
-        check(json!({"type": ""}), &["c[0].type: Required value: must be set"]);
+        check(
+            json!({"type": ""}),
+            &[
+                "c[0].type: Invalid value: \"\": name part must be non-empty",
+                "c[0].type: Invalid value: \"\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            ],
+        );
         check(
             json!({"status": "a"}),
             &[r#"c[0].status: Unsupported value: "a": supported values: "False", "True", "Unknown""#],
@@ -80,8 +83,8 @@ mod tests {
             json!({"observedGeneration": -1}),
             &["c[0].observedGeneration: Invalid value: -1: must be greater than or equal to zero"],
         );
-        check(json!({"lastTransitionTime": null}), &["c[0].lastTransitionTime: Required value: must be set"]);
-        check(json!({"reason": ""}), &["c[0].reason: Required value: must be set"]);
+        check(json!({"lastTransitionTime": null}), &["c[0].lastTransitionTime: Required value"]);
+        check(json!({"reason": ""}), &["c[0].reason: Required value"]);
         check(json!({"reason": "9"}), &[&format!("c[0].reason: Invalid value: \"9\": {REASON}")]);
         check(json!({"reason": "a".repeat(1025)}), &["c[0].reason: Too long: may not be more than 1024 bytes"]);
         let mut errors = ErrorList::new();

@@ -49,6 +49,8 @@ pub struct Ruled {
     /// Prepares an update of the status: the new object and the old one.
     pub prepare_status: fn(Env<'_>, &mut Object, &Object),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
+    /// The warnings of an update of the status.
+    pub status_warnings: fn(&Object) -> Vec<String>,
     pub names: NameRule,
     /// The error for an unsupported field selector, without the field; empty selects the common error.
     pub unselectable: &'static str,
@@ -70,6 +72,7 @@ impl Ruled {
             prepare: |_, _, _| {},
             prepare_status: |_, _, _| {},
             warnings: |_, _| Vec::new(),
+            status_warnings: |_| Vec::new(),
             names: NameRule::DnsSubdomain,
             unselectable: "",
             scheme: registry::LEGACY_SCHEME,
@@ -113,6 +116,10 @@ impl Ruled {
         Self { warnings, ..self }
     }
 
+    pub fn with_status_warnings(self, status_warnings: fn(&Object) -> Vec<String>) -> Self {
+        Self { status_warnings, ..self }
+    }
+
     pub fn named(self, names: NameRule) -> Self {
         Self { names, ..self }
     }
@@ -131,9 +138,14 @@ impl Ruled {
         Self { scheme, ..self }
     }
 
-    /// Forbids status updates to change any metadata.
+    /// Forbids status updates to change metadata that users set.
     pub fn with_fixed_status_metadata(self) -> Self {
-        Self { fixed_by_status: registry::ALL_METADATA, ..self }
+        self.with_metadata_fixed_by_status(registry::ALL_METADATA)
+    }
+
+    /// Forbids status updates to change this metadata.
+    pub fn with_metadata_fixed_by_status(self, fixed_by_status: &'static [&'static str]) -> Self {
+        Self { fixed_by_status, ..self }
     }
 }
 
@@ -184,6 +196,10 @@ impl UpdateStrategy for Ruled {
         if subresource == "status" {
             (self.status)(o, old, errors);
         }
+    }
+
+    fn part_warnings(&self, subresource: &str, o: &Object) -> Vec<String> {
+        if subresource == "status" { (self.status_warnings)(o) } else { Vec::new() }
     }
 
     fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {

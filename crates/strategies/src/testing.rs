@@ -42,7 +42,7 @@ pub fn check_part(strategy: &dyn Strategy, subresource: &str, old: &Value, cases
         strategy.take_part(subresource, &mut object, &old);
         let mut errors = Vec::new();
         strategy.validate_part(subresource, &object, &old, &mut errors);
-        errors.iter().map(ToString::to_string).collect()
+        schema::rules::ratchet(errors, &old.0).iter().map(ToString::to_string).collect()
     });
 }
 

@@ -41,6 +41,7 @@ pub trait CreateStrategy: Send + Sync {
     /// Final validation of creates, updates and subresource writes, with the errors found so far. May add warnings.
     fn examine(&self, _env: Env<'_>, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
 
+    /// The warnings of a create or an update of the object itself.
     fn warnings(&self, _object: &Object, _old: Option<&Object>) -> Vec<String> {
         Vec::new()
     }

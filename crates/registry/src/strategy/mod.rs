@@ -28,7 +28,7 @@ pub use request::{Env, Request, Sent};
 pub use reset_fields::ResetFieldsStrategy;
 pub use subresources::{ProxyTarget, Scale, ScaleSelector, Sub, Subresources, Upstream, at};
 pub use table::TableConvertor;
-pub use update::{ALL_METADATA, UpdateStrategy, take_field};
+pub use update::{ALL_METADATA, USER_METADATA, UpdateStrategy, WHOLE_METADATA, take_field};
 pub use warnings::Warnings;
 
 /// The source line where upstream registers its built-in kinds.

@@ -35,6 +35,8 @@ impl NameRule {
     pub fn check_prefix(self, prefix: &str) -> Vec<String> {
         match self {
             Self::IpAddress => Self::DnsSubdomain.check(&names::as_prefix(prefix)),
+            // Upstream validates only the generated name (`ValidateObjectMetaWithOpts`).
+            Self::LongName => Vec::new(),
             rule => rule.check(&names::as_prefix(prefix)),
         }
     }

@@ -11,6 +11,11 @@ pub trait UpdateStrategy: Send + Sync {
     /// Validates an update through a subresource.
     fn validate_part(&self, _subresource: &str, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
+    /// The warnings of an update through a subresource.
+    fn part_warnings(&self, _subresource: &str, _object: &Object) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether a write through `subresource` (empty: the object itself) changes the desired state, and so increments
     /// the generation.
     fn counts_generation(&self, subresource: &str) -> bool {
@@ -28,8 +33,22 @@ pub trait UpdateStrategy: Send + Sync {
     }
 }
 
+/// The metadata that users set.
+pub const USER_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences"];
+
 /// The metadata that `metav1.ResetObjectMetaForStatus` keeps from the old object, besides immutable fields.
-pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences"];
+pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"];
+
+/// All metadata but managed fields.
+pub const WHOLE_METADATA: &[&str] = &[
+    "labels",
+    "annotations",
+    "finalizers",
+    "ownerReferences",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generateName",
+];
 
 /// Keeps one field and the metadata of `object`, except the metadata keys in `fixed`; restores everything else from
 /// `old`.

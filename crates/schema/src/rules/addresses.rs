@@ -76,9 +76,9 @@ pub fn is_range(text: &str) -> bool {
     read_cidr(text).err() != Some(NO_CIDR)
 }
 
-/// The errors of an update of `old`, without those about the form of addresses that it has already (ratcheting).
+/// The errors of an update of `old`, without those about the form of addresses and of values that it has already (ratcheting).
 pub fn ratchet(errors: ErrorList, old: &Map<String, Value>) -> ErrorList {
-    let is_of_form = |e: &FieldError| e.origin == Some(Origin::AddressForm);
+    let is_of_form = |e: &FieldError| e.origin.is_some();
     if !errors.iter().any(is_of_form) {
         return errors;
     }

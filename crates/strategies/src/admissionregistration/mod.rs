@@ -13,7 +13,7 @@ pub mod webhooks;
 
 use crate::read::items;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Value};
+use meta::{FieldError, FieldPath, Object, Value};
 
 kinds! {
     mutating_admission_policy,
@@ -22,6 +22,19 @@ kinds! {
     validating_admission_policy,
     validating_admission_policy_binding,
     validating_webhook_configuration,
+}
+
+/// The end of names that configurations from files have.
+const STATIC_SUFFIX: &str = ".static.k8s.io";
+
+/// Returns the warning for a name that is reserved for configurations from files.
+fn warnings(o: &Object, _: Option<&Object>) -> Vec<String> {
+    let why = || {
+        format!(
+            "metadata.name: names ending with {STATIC_SUFFIX:?} are reserved for static manifest-based configurations and cannot be managed via the API"
+        )
+    };
+    o.name().ends_with(STATIC_SUFFIX).then(why).into_iter().collect()
 }
 
 /// Validates the match resources of a policy or binding.

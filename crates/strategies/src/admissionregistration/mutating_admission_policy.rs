@@ -10,7 +10,7 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells))
+    Row::stored(Ruled::new(validate).with_warnings(super::warnings).with_cells(cells))
 }
 
 const PATCHES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];

@@ -9,7 +9,7 @@ use meta::field::ErrorList;
 use meta::{FieldPath, Object, Value};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells))
+    Row::stored(Ruled::new(validate).with_warnings(super::warnings).with_cells(cells))
 }
 
 fn validate(o: &Object, errors: &mut ErrorList) {

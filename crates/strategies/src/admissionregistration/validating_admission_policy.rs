@@ -11,7 +11,13 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status).with_fixed_status_metadata())
+    Row::stored(
+        Ruled::new(validate)
+            .with_warnings(super::warnings)
+            .with_cells(cells)
+            .with_status(validate_status)
+            .with_fixed_status_metadata(),
+    )
 }
 
 const ANNOTATIONS_MAX: usize = 20;
@@ -82,7 +88,12 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
         if text(w, "warning").is_empty() {
             errors.push(FieldError::required(&at.index(i).child("warning"), ""));
         }
-        required_expression(w, "fieldRef", "", &at.index(i), errors);
+        let (at, path) = (at.index(i).child("fieldRef"), text(w, "fieldRef").trim());
+        if path.is_empty() {
+            errors.push(FieldError::required(&at, ""));
+        } else if let Err(e) = codec::jsonpath::Template::parse(&format!("{{{path}}}")) {
+            errors.push(FieldError::invalid(&at, path, format!("invalid JSONPath: {e}")));
+        }
     }
     conditions::validate(items(status, "conditions"), &path.child("conditions"), errors);
 }

@@ -8,7 +8,7 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells))
+    Row::stored(Ruled::new(validate).with_warnings(super::warnings).with_cells(cells))
 }
 
 /// Rejects the redundant combination of `Deny` and `Warn`.

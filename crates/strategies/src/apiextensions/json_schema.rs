@@ -39,6 +39,16 @@ fn set(s: &Value, k: &str) -> bool {
     s.get(k).is_some_and(|v| !v.is_null())
 }
 
+/// Whether the request sent an empty list or map. What all versions share is reported at the path of the internal type.
+pub fn is_sent_empty(s: &Value, k: &str, path: &FieldPath) -> bool {
+    if !s[k].is_null() {
+        return false;
+    }
+    let at = path.child(k).to_string();
+    let at = at.strip_prefix("spec.validation").map(|rest| format!("spec.versions[0].schema{rest}")).unwrap_or(at);
+    !schema::sent::at(&at).is_null()
+}
+
 fn filled(s: &Value, k: &str) -> bool {
     match &s[k] {
         Value::Array(a) => !a.is_empty(),
@@ -109,7 +119,7 @@ fn standard(s: &Value, path: &FieldPath, position: Position<'_>, errors: &mut Er
         forbid("id", "id is not supported");
     }
     for k in ["additionalItems", "$ref", "dependencies"] {
-        if set(s, k) {
+        if set(s, k) || is_sent_empty(s, k, path) {
             forbid(k, &format!("{k} is not supported"));
         }
     }

@@ -249,21 +249,28 @@ const WITH_STATUS: [&str; 22] = [
     "x-kubernetes-validations",
 ];
 
+/// Fields that are maps.
+const MAPS: [&str; 4] = ["properties", "patternProperties", "definitions", "dependencies"];
+
 fn root_schema(s: &Value, status: bool, unchanged: bool, path: &FieldPath, errors: &mut ErrorList) {
     let before = errors.len();
     if status {
-        let is_set = |v: &Value| match v {
+        // A Go pointer is set even if its target is empty.
+        let is_set = |k: &str, v: &Value| match v {
             Value::Null | Value::Bool(false) => false,
             Value::String(s) => !s.is_empty(),
             Value::Array(a) => !a.is_empty(),
-            Value::Object(m) => !m.is_empty(),
+            Value::Object(m) => !m.is_empty() || !MAPS.contains(&k),
             _ => true,
         };
-        if s["type"] != "object" && is_set(&s["type"]) {
+        let forbidden = |(k, v): (&String, &Value)| is_set(k, v) && !WITH_STATUS.contains(&k.as_str());
+        let empty = ["definitions", "dependencies", "patternProperties", "enum", "allOf", "oneOf", "anyOf"];
+        let has_empty = || empty.iter().any(|k| !s[*k].is_null() || json_schema::is_sent_empty(s, k, path));
+        if s["type"] != "object" && is_set("type", &s["type"]) {
             let why =
                 "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
             errors.push(FieldError::invalid(&path.child("type"), &s["type"], why));
-        } else if s.as_object().into_iter().flatten().any(|(k, v)| is_set(v) && !WITH_STATUS.contains(&k.as_str())) {
+        } else if s.as_object().into_iter().flatten().any(forbidden) || has_empty() {
             let why = format!(
                 "only {WITH_STATUS:?} fields are allowed at the root of the schema if the status subresource is enabled"
             );

@@ -8,6 +8,7 @@ use kinds::columns::{Cell, condition, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::NameRule;
+use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
     Row::stored(
@@ -16,7 +17,14 @@ pub fn row(_: &Config) -> Row {
             .in_scheme("pkg/apiserver/scheme/scheme.go:28")
             .named(NameRule::PathSegment)
             .with_status(validate_status)
-            .with_fixed_status_metadata(),
+            .with_prepare(|env, o, old| {
+                if old.is_none() && o.at(&["spec", "service"]).is_none() {
+                    let now = meta::time::format(env.clock().now());
+                    o.set(&["status"], json!({"conditions": [{"type": "Available", "status": "True",
+                        "lastTransitionTime": now, "reason": "Local", "message": "Local APIServices are always available"}]}));
+                }
+            })
+            .with_metadata_fixed_by_status(registry::USER_METADATA),
     )
 }
 

@@ -15,8 +15,13 @@ fn rules() -> Ruled {
 }
 
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
-    if old.is_none() && o.get("data").is_none_or(Value::is_null) {
-        errors.push(FieldError::required(&FieldPath::new("data"), "data is mandatory"));
+    let why = match o.get("data") {
+        None | Some(Value::Null) => "data is mandatory",
+        Some(Value::Object(_)) => return,
+        Some(_) => "data must be a valid JSON object",
+    };
+    if old.is_none() {
+        errors.push(FieldError::required(&FieldPath::new("data"), why));
     }
 }
 
@@ -37,7 +42,17 @@ mod tests {
     fn validates_data() {
         let strategy = rules();
         let base = json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {"a": 1}});
-        check_create(&strategy, &base, &[("/data", Value::Null, &["data: Required value: data is mandatory"])]);
+        let no_object = "data: Required value: data must be a valid JSON object";
+        check_create(
+            &strategy,
+            &base,
+            &[
+                ("/data", json!({}), &[]),
+                ("/data", Value::Null, &["data: Required value: data is mandatory"]),
+                ("/data", json!("x"), &[no_object]),
+                ("/data", json!([]), &[no_object]),
+            ],
+        );
         check_update(
             &strategy,
             &base,

@@ -75,13 +75,16 @@ impl CreateStrategy for Workload {
         let readable = selector(o.kind(), spec, &path, errors);
         let validated = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
         if let Some(t) = spec.get("template").filter(|_| validated) {
-            delegated(spec, self.definition, "template", &path, errors);
-            let with_claims =
-                (o.kind() == "StatefulSet").then(|| with_claim_volumes(t, items(spec, "volumeClaimTemplates")));
-            let t = with_claims.as_ref().unwrap_or(t);
+            let of_set = (o.kind() == "StatefulSet").then(|| {
+                let template = as_of_set(t, items(spec, "volumeClaimTemplates"));
+                json!({"template": template})
+            });
+            delegated(of_set.as_ref().unwrap_or(spec), self.definition, "template", &path, errors);
+            let t = of_set.as_ref().map_or(t, |s| &s["template"]);
             pod_template::validate(Some(t), &at, errors);
-            if with_claims.is_some() {
+            if of_set.is_some() {
                 schema::rules::labels(&t["metadata"]["labels"], &at.child("labels"), errors);
+                registry::metadata::annotations(t["metadata"].get("annotations"), &at.child("annotations"), errors);
             }
             // Upstream reports the ReplicaSet for a Deployment.
             let controller = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };
@@ -167,15 +170,18 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
     true
 }
 
-/// Returns the template with a volume for each claim template, in place of volumes with the same name.
-fn with_claim_volumes(template: &Value, claims: &[Value]) -> Value {
+/// Returns the template of a StatefulSet as far as it is validated: with a volume for each claim template, in place of volumes with the
+/// same name, and without the names that the controller replaces.
+fn as_of_set(template: &Value, claims: &[Value]) -> Value {
     let names: HashSet<&str> = claims.iter().map(|c| text(&c["metadata"], "name")).collect();
     let mut volumes: Vec<Value> = names.iter().map(|n| json!({"name": n, CLAIM: {"claimName": n}})).collect();
     let own = items(&template["spec"], "volumes");
     volumes.extend(own.iter().filter(|v| !names.contains(&text(v, "name"))).cloned());
     let mut out = template.clone();
-    if out["spec"].is_object() {
-        out["spec"]["volumes"] = volumes.into();
+    if let Some(spec) = out["spec"].as_object_mut() {
+        spec.remove("hostname");
+        spec.remove("subdomain");
+        spec.insert("volumes".into(), volumes.into());
     }
     out
 }

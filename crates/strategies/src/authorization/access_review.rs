@@ -55,8 +55,10 @@ impl Function for AccessReview {
         let a = if path.is_object() {
             Attributes { user, verb: text(path, "verb"), path: text(path, "path"), ..Attributes::default() }
         } else {
-            let fields = selectors::fields(&resource["fieldSelector"], &mut evaluation);
-            let labels = selectors::labels(&resource["labelSelector"], &mut evaluation);
+            let (fields, read) = selectors::fields(&resource["fieldSelector"]);
+            ignored("fieldSelector", read, fields.is_some(), &mut evaluation);
+            let (labels, read) = selectors::labels(&resource["labelSelector"]);
+            ignored("labelSelector", read, labels.is_some(), &mut evaluation);
             Attributes {
                 user,
                 verb: text(resource, "verb"),
@@ -130,7 +132,7 @@ impl AccessReview {
         if local && resource.is_object() && resource["namespace"].as_str().unwrap_or_default() != o.namespace() {
             let why = "must match metadata.namespace";
             let at = at.child("resourceAttributes").child("namespace");
-            errors.push(FieldError::invalid(&at, &resource["namespace"], why));
+            errors.push(FieldError::invalid(&at, resource["namespace"].as_str().unwrap_or_default(), why));
         }
         if local && path.is_object() {
             let why = "disallowed on this kind of request";
@@ -138,6 +140,19 @@ impl AccessReview {
             errors.push(FieldError::invalid(&at, shown(path, PATH, &at), why));
         }
     }
+}
+
+/// Tells of a selector that is not read, or not all of it.
+fn ignored(key: &str, read: bool, partly: bool, out: &mut Vec<&'static str>) {
+    out.extend(match (key, read, partly) {
+        (_, true, _) => None,
+        ("fieldSelector", false, true) => {
+            Some("spec.resourceAttributes.fieldSelector partially ignored due to parse error")
+        }
+        ("fieldSelector", false, false) => Some("spec.resourceAttributes.fieldSelector ignored due to parse error"),
+        (_, false, true) => Some("spec.resourceAttributes.labelSelector partially ignored due to parse error"),
+        (_, false, false) => Some("spec.resourceAttributes.labelSelector ignored due to parse error"),
+    });
 }
 
 fn user_of(spec: &Value) -> User {

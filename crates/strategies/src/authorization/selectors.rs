@@ -55,38 +55,44 @@ fn values(r: &Value) -> Vec<String> {
     items(r, "values").iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-pub fn fields(v: &Value, problems: &mut Vec<String>) -> Option<FieldSelector> {
+/// Returns the readable part of a field selector, and whether it is all of it.
+pub fn fields(v: &Value) -> (Option<FieldSelector>, bool) {
     let raw = text(v, "rawSelector");
     if !raw.is_empty() {
-        return FieldSelector::parse(raw).map_err(|e| problems.push(e)).ok();
+        let parsed = FieldSelector::parse(raw).ok();
+        let read = parsed.is_some();
+        return (parsed, read);
     }
-    let mut terms = Vec::new();
+    let (mut terms, mut read) = (Vec::new(), true);
     for r in items(v, "requirements") {
-        let (field, operator, values) = (text(r, "key"), text(r, "operator"), values(r));
-        match (operator, &values[..]) {
-            ("In", [value]) => terms.push(FieldTerm { field: field.into(), value: value.clone(), equal: true }),
-            ("NotIn", [value]) => terms.push(FieldTerm { field: field.into(), value: value.clone(), equal: false }),
-            ("In" | "NotIn", _) => problems.push("fieldSelectors do not yet support multiple values".into()),
-            (other, _) => problems.push(format!("fieldSelectors do not yet support {other}")),
+        let (field, values) = (text(r, "key"), values(r));
+        match (text(r, "operator"), &values[..]) {
+            (operator @ ("In" | "NotIn"), [value]) => {
+                terms.push(FieldTerm { field: field.into(), value: value.clone(), equal: operator == "In" });
+            }
+            _ => read = false,
         }
     }
-    (!terms.is_empty()).then_some(FieldSelector { terms })
+    ((!terms.is_empty()).then_some(FieldSelector { terms }), read)
 }
 
-pub fn labels(v: &Value, problems: &mut Vec<String>) -> Option<LabelSelector> {
+/// Returns the readable part of a label selector, and whether it is all of it.
+pub fn labels(v: &Value) -> (Option<LabelSelector>, bool) {
     let raw = text(v, "rawSelector");
     if !raw.is_empty() {
-        return LabelSelector::parse(raw).map_err(|e| problems.push(e)).ok();
+        let parsed = LabelSelector::parse(raw).ok();
+        let read = parsed.is_some();
+        return (parsed, read);
     }
-    let mut requirements = Vec::new();
+    let (mut requirements, mut read) = (Vec::new(), true);
     for r in items(v, "requirements") {
         let operator = match text(r, "operator") {
             "In" => Operator::In,
             "NotIn" => Operator::NotIn,
             "Exists" => Operator::Exists,
             "DoesNotExist" => Operator::DoesNotExist,
-            other => {
-                problems.push(format!("{other:?} is not a valid label selector operator"));
+            _ => {
+                read = false;
                 continue;
             }
         };
@@ -94,5 +100,5 @@ pub fn labels(v: &Value, problems: &mut Vec<String>) -> Option<LabelSelector> {
         values.sort();
         requirements.push(Requirement { key: text(r, "key").into(), operator, values });
     }
-    (!requirements.is_empty()).then_some(LabelSelector { requirements, nothing: false })
+    ((!requirements.is_empty()).then_some(LabelSelector { requirements, nothing: false }), read)
 }

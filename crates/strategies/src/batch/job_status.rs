@@ -137,7 +137,7 @@ fn times(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut Er
     }
     let (start, end) = (new.time("startTime"), new.time("completionTime"));
     if (differs("startTime") || differs("completionTime")) && start.zip(end).is_some_and(|(s, e)| e < s) {
-        errors.push(FieldError::invalid(&at, value, "completionTime cannot be set before startTime"));
+        errors.push(FieldError::invalid(&at, value, "must be equal to or after `startTime`"));
     }
 }
 
@@ -156,7 +156,7 @@ fn finished_job(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: 
         errors.push(FieldError::required(&path.child("startTime"), "startTime is required for finished job"));
     }
     if applies("uncountedTerminatedPods") && new.uncounted() > 0 {
-        let why = "uncountedTerminatedPods needs to be empty for finished job";
+        let why = "must be empty for finished job";
         let at = path.child("uncountedTerminatedPods");
         let shown = shown(&new.status["uncountedTerminatedPods"], "io.k8s.api.batch.v1.UncountedTerminatedPods", &at);
         errors.push(FieldError::invalid(&at, shown, why));
@@ -234,13 +234,13 @@ fn no_reverts(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &m
     }
     let (end, was) = (&new.status["completionTime"], &old.status["completionTime"]);
     if !end.is_null() && !was.is_null() && end != was {
-        let why = "completionTime cannot be mutated";
+        let why = "field is immutable";
         errors.push(FieldError::invalid(&path.child("completionTime"), end, why));
     }
     let was = &old.status["startTime"];
     if !was.is_null() && new.status["startTime"] != *was && new.spec["suspend"] != true {
-        let why = "startTime cannot be removed for unsuspended job";
-        errors.push(FieldError::required(&path.child("startTime"), why));
+        let why = "field is immutable for unsuspended job once set";
+        errors.push(FieldError::invalid(&path.child("startTime"), new.status["startTime"].clone(), why));
     }
     let (met, had) = (new.is("SuccessCriteriaMet"), old.is("SuccessCriteriaMet"));
     if had && !met {
@@ -327,7 +327,7 @@ mod tests {
                     Value::Null,
                     &[
                         "status.startTime: Required value: startTime is required for finished job",
-                        "status.startTime: Required value: startTime cannot be removed for unsuspended job",
+                        "status.startTime: Invalid value: null: field is immutable for unsuspended job once set",
                     ],
                 ),
             ],

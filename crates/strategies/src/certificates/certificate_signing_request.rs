@@ -99,16 +99,17 @@ impl UpdateStrategy for CertificateSigningRequest {
 
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         conditions::validate(o, Some(old), errors);
-        conditions::validate_update(subresource, o, old, errors);
         let (new, before) = (certificate(o), certificate(old));
         let at = FieldPath::new("status.certificate");
-        if new == before {
-            return;
-        }
-        if check_certificates(&before).is_ok()
+        if new != before
+            && check_certificates(&before).is_ok()
             && let Err(why) = check_certificates(&new)
         {
             errors.push(FieldError::invalid(&at, "<certificate data>", why));
+        }
+        conditions::validate_update(subresource, o, old, errors);
+        if new == before {
+            return;
         }
         if subresource != "status" {
             errors.push(FieldError::forbidden(&at, "updates may not set certificate content"));

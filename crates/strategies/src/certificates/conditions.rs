@@ -41,7 +41,7 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         let other = DECISIONS.iter().find(|d| DECISIONS.contains(&kind) && **d != kind);
         if !both && other.is_some_and(|other| seen.contains(other)) {
             let why = "Approved and Denied conditions are mutually exclusive";
-            errors.push(FieldError::invalid(&at.child("type"), kind, why));
+            errors.push(FieldError::invalid(&FieldPath::new("status.conditions"), kind, why));
         }
         if !repeated && seen.contains(&kind) {
             errors.push(FieldError::duplicate(&at.child("type"), kind));
@@ -119,7 +119,8 @@ mod tests {
             validate(&request(new), old.map(request).as_ref(), &mut errors);
             assert_eq!(texts(&errors), expected, "{new:?}");
         };
-        let exclusive = "status.conditions[1].type: Invalid value: \"Denied\": Approved and Denied conditions are mutually exclusive";
+        let exclusive =
+            "status.conditions: Invalid value: \"Denied\": Approved and Denied conditions are mutually exclusive";
         check(&[("Approved", "True")], None, &[]);
         check(
             &[("Approved", "False")],

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 pub fn users(o: &Object, all: &[Value], list: &FieldPath, errors: &mut ErrorList) {
     let windows = o.str_at(&["spec", "os", "name"]) == Some("windows");
     for (i, user) in all.iter().map(|c| &c["user"]["linux"]).enumerate().filter(|(_, u)| u.is_object()) {
-        let at = list.index(i).child("linux");
+        let at = list.index(i).child("user").child("linux");
         if windows {
             errors.push(FieldError::forbidden(&at, "cannot be set for a windows pod"));
             continue;
@@ -28,6 +28,8 @@ pub fn users(o: &Object, all: &[Value], list: &FieldPath, errors: &mut ErrorList
     }
 }
 
+/// Maximum length of a message about the health of a device, in bytes.
+const MESSAGE_MAX: usize = 1024;
 const HEALTH: [&str; 3] = ["Healthy", "Unhealthy", "Unknown"];
 
 /// Checks that allocated devices match the requests of the container and are unique. `containers` is empty if no
@@ -73,6 +75,12 @@ fn health(resource: &Value, list: &FieldPath, errors: &mut ErrorList) {
         let (health, id) = (text(r, "health"), text(r, "resourceID"));
         if !HEALTH.contains(&health) {
             errors.push(FieldError::not_supported(&list.index(k).child("health"), health, &HEALTH));
+        }
+        let message = list.index(k).child("message");
+        match r["message"].as_str() {
+            Some("") => errors.push(FieldError::required(&message, "must be non-empty if specified")),
+            Some(m) if m.len() > MESSAGE_MAX => errors.push(FieldError::too_long(&message, MESSAGE_MAX)),
+            _ => {}
         }
         if !seen.insert(id) {
             errors.push(FieldError::duplicate(&list.index(k).child("resourceID"), id));

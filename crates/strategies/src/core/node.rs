@@ -65,6 +65,12 @@ impl CreateStrategy for Node {
         }
         ranges(items(spec, "podCIDRs"), &at, errors);
         amounts(o, errors);
+        if let Some(n) = o.int_at(&["status", "nodeInfo", "swap", "capacity"]).filter(|n| *n <= 0) {
+            // As upstream, the path is not that of the field.
+            let at = FieldPath::new("metadata.nodeSwapStatus.capacity");
+            errors.push(FieldError::invalid(&at, n, "must be greater than zero"));
+        }
+        declared_features(o, errors);
         let mut seen = HashSet::new();
         for (i, t) in items(spec, "taints").iter().enumerate() {
             let at = FieldPath::new("metadata.taints").index(i);
@@ -121,6 +127,7 @@ impl UpdateStrategy for Node {
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
         if subresource == "status" {
             amounts(o, errors);
+            declared_features(o, errors);
             addresses(o, errors);
         }
     }
@@ -169,6 +176,42 @@ fn amounts(o: &Object, errors: &mut ErrorList) {
             pod_template::amount(k, v, &FieldPath::new("status").child(part).child(k), errors);
         }
     }
+}
+
+/// Validates the features that a node declares: sorted names.
+fn declared_features(o: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("status.declaredFeatures");
+    let all: Vec<&str> = items(o.get("status").unwrap_or(&Value::Null), "declaredFeatures")
+        .iter()
+        .map(|f| f.as_str().unwrap_or_default())
+        .collect();
+    for (i, f) in all.iter().enumerate() {
+        if f.len() > FEATURE_MAX {
+            let why = format!("invalid feature name {f:?}: must be no more than {FEATURE_MAX} characters");
+            errors.push(FieldError::invalid(&at.index(i), *f, why));
+        } else if !is_feature(f) {
+            let why = format!(
+                "invalid feature name {f:?}: must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes"
+            );
+            errors.push(FieldError::invalid(&at.index(i), *f, why));
+        }
+        let Some(next) = all.get(i + 1) else { continue };
+        if f == next {
+            errors.push(FieldError::duplicate(&at.index(i + 1), *next));
+        } else if f > next {
+            errors.push(FieldError::invalid(&at.index(i + 1), *next, "list must be sorted alphabetically"));
+        }
+    }
+}
+
+/// Maximum length of the name of a declared feature, in bytes.
+const FEATURE_MAX: usize = 253;
+
+/// Whether a name of a feature has segments of letters and digits, the first of which starts in upper case.
+fn is_feature(name: &str) -> bool {
+    let segment =
+        |s: &str| s.starts_with(|c: char| c.is_ascii_alphabetic()) && s.bytes().all(|b| b.is_ascii_alphanumeric());
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.split('/').all(segment)
 }
 
 /// Checks that addresses are unique.
@@ -221,7 +264,7 @@ pub fn cells(cell: &Cell<'_>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{check_create, check_update};
+    use crate::testing::{check_create, check_status, check_update};
     use serde_json::json;
 
     #[test]
@@ -267,6 +310,27 @@ mod tests {
                     json!(["10.0.0.0/24", "10.1.0.0/24"]),
                     &[
                         "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one CIDR for each IP family",
+                    ],
+                ),
+            ],
+        );
+        let feature = |i: usize, name: &str, why: &str| format!("status.declaredFeatures[{i}]: {name:?}: {why}");
+        let invalid =
+            |i: usize, name: &str| feature(i, name, &format!("invalid feature name {name:?}: must start with…"));
+        let invalid = |i: usize, name: &str| invalid(i, name).replacen(": \"", ": Invalid value: \"", 1);
+        check_status(
+            &Node,
+            &node(json!({})),
+            &[
+                ("/status/declaredFeatures", json!(["A", "B/c", "B/c9/D"]), &[]),
+                ("/status/declaredFeatures", json!(["a"]), &[&invalid(0, "a")]),
+                ("/status/declaredFeatures", json!(["A/", "B C"]), &[&invalid(0, "A/"), &invalid(1, "B C")]),
+                (
+                    "/status/declaredFeatures",
+                    json!(["B", "B", "A"]),
+                    &[
+                        "status.declaredFeatures[1]: Duplicate value: \"B\"",
+                        "status.declaredFeatures[2]: Invalid value: \"A\": list must be sorted alphabetically",
                     ],
                 ),
             ],

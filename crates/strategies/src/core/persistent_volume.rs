@@ -8,7 +8,7 @@ use crate::pod_template::{node_selector_terms, node_term_warnings, sources};
 use crate::read::{delegated, is_set, items, shown, text};
 use crate::table::Row;
 use meta::field::{BadValue, ErrorList};
-use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names, time};
+use meta::{FieldError, FieldPath, Map, Object, Value, names, time};
 use registry::Env;
 use serde_json::json;
 
@@ -90,15 +90,13 @@ const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
 /// Deprecated and removed sources: field, name in warnings, and warning.
-const OLD_SOURCES: [(&str, &str, &str); 8] = [
+const OLD_SOURCES: [(&str, &str, &str); 6] = [
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
     ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
     ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
     ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
-    ("flocker", "flocker", "deprecated in v1.22, non-functional in v1.25+"),
-    ("quobyte", "quobyte", "deprecated in v1.22, non-functional in v1.25+"),
 ];
 
 fn validate(o: &Object, errors: &mut ErrorList) {
@@ -267,11 +265,6 @@ fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     let terms = at.child("nodeAffinity").child("required").child("nodeSelectorTerms");
     for (i, t) in items(&spec["nodeAffinity"]["required"], "nodeSelectorTerms").iter().enumerate() {
         node_term_warnings(t, false, &terms.index(i), &mut out);
-    }
-    let size = spec["capacity"]["storage"].as_str().unwrap_or_default();
-    if Quantity::parse(size).is_ok_and(|q| !q.is_integer()) {
-        let at = at.child("capacity").key("storage");
-        out.push(format!("{at}: fractional byte value {size:?} is invalid, must be an integer"));
     }
     let old = OLD_SOURCES.iter().filter(|(kind, _, _)| is_set(spec, kind));
     out.extend(old.map(|(_, name, why)| format!("{}: {why}", at.child(name))));

@@ -128,8 +128,11 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     if text(&allowed, "volumeName").is_empty() && is_set(spec, "volumeName") {
         allowed["volumeName"] = spec["volumeName"].clone();
     }
-    if bound && is_set(spec, "volumeAttributesClassName") {
-        allowed["volumeAttributesClassName"] = spec["volumeAttributesClassName"].clone();
+    if bound && let Some(allowed) = allowed.as_object_mut() {
+        match spec.get("volumeAttributesClassName").filter(|c| c.is_string()) {
+            Some(class) => allowed.insert("volumeAttributesClassName".into(), class.clone()),
+            None => allowed.remove("volumeAttributesClassName"),
+        };
     }
     // A storage class from the annotation, or an absent one, may be set as a field.
     let (was_class, is_class) = (old.annotation(CLASS), o.annotation(CLASS));
@@ -161,15 +164,19 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let null = Value::Null;
     let before = old.get("spec").unwrap_or(&null);
     immutable_mode(spec, before, errors);
-    if before["volumeAttributesClassName"].is_string() {
+    // A class that is applied cannot be taken away.
+    let class = |s: &Value| s["volumeAttributesClassName"].as_str().map(str::to_owned);
+    if class(spec) != class(before)
+        && old.at(&["status", "currentVolumeAttributesClassName"]).is_some_and(Value::is_string)
+    {
         let at = FieldPath::new("spec.volumeAttributesClassName");
-        match spec["volumeAttributesClassName"].as_str() {
-            None => errors.push(FieldError::forbidden(&at, "update from non-nil value to nil is forbidden")),
-            Some("") if before["volumeAttributesClassName"] != "" => {
-                errors.push(FieldError::forbidden(&at, "update from non-nil value to an empty string is forbidden"));
-            }
-            Some(_) => {}
-        }
+        let to = match class(spec).as_deref() {
+            None => "nil",
+            Some("") => "empty string",
+            Some(_) => return,
+        };
+        let why = format!("update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil");
+        errors.push(FieldError::forbidden(&at, &why));
     }
 }
 
@@ -197,7 +204,7 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
         }
         errors.len() == before
     };
-    let at = status.child("allocatedResourceStatus");
+    let at = status.child("allocatedResourceStatuses");
     for (k, v) in &part("allocatedResourceStatuses") {
         of_storage(k, &at, errors);
         if !v.as_str().is_some_and(|v| RESIZES.contains(&v)) {
@@ -282,6 +289,29 @@ mod tests {
     fn validates_an_update() {
         let immutable = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n…";
         let strategy = Ruled::new(validate).with_update(validate_update);
+        let mut classed = claim("Bound");
+        classed["spec"]["volumeAttributesClassName"] = "a".into();
+        let class = "/spec/volumeAttributesClassName";
+        check_update(
+            &strategy,
+            &classed,
+            &[(class, Value::Null, &[]), (class, json!(""), &[]), (class, json!("b"), &[])],
+        );
+        classed["status"]["currentVolumeAttributesClassName"] = "a".into();
+        let applied = |to: &str| {
+            format!(
+                "spec.volumeAttributesClassName: Forbidden: update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil"
+            )
+        };
+        check_update(
+            &strategy,
+            &classed,
+            &[
+                (class, Value::Null, &[&applied("nil")]),
+                (class, json!(""), &[&applied("empty string")]),
+                (class, json!("b"), &[]),
+            ],
+        );
         let storage = "/spec/resources/requests/storage";
         let less = "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
         check_update(

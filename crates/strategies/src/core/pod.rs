@@ -37,6 +37,7 @@ impl CreateStrategy for Pod {
             pod_template::default_of_pod(&mut spec);
             o.set(&["spec"], spec);
         }
+        first_address(o);
         // Upstream treats a negative grace period as one second.
         if o.int_at(&["spec", "terminationGracePeriodSeconds"]).is_some_and(|n| n < 0) {
             o.set(&["spec", "terminationGracePeriodSeconds"], 1);
@@ -93,6 +94,20 @@ impl CreateStrategy for Pod {
     }
 }
 
+/// Makes `podIP` the first item of `podIPs`: it decides if they differ (`Convert_v1_PodStatus_To_core_PodStatus`).
+fn first_address(o: &mut Object) {
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let one = o.at(&["status", "podIP"]).map(text).unwrap_or_default();
+    let first = o.at(&["status", "podIPs"]).and_then(|l| l.get(0)).map(|p| text(&p["ip"]));
+    match first {
+        Some(first) if one.is_empty() && !first.is_empty() => o.set(&["status", "podIP"], first),
+        first if !one.is_empty() && first.as_ref() != Some(&one) => {
+            o.set(&["status", "podIPs"], json!([{"ip": one}]));
+        }
+        _ => {}
+    }
+}
+
 impl UpdateStrategy for Pod {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let at = FieldPath::new("metadata.annotations");
@@ -120,6 +135,17 @@ impl UpdateStrategy for Pod {
         rule(o, old, errors);
     }
 
+    fn part_warnings(&self, subresource: &str, o: &Object) -> Vec<String> {
+        let status = o.get("status").filter(|_| subresource == "status").unwrap_or(&Value::Null);
+        let of_list = |key: &str| {
+            let at = FieldPath::new("status").child(key);
+            let all = crate::read::items(status, key).iter().enumerate();
+            let warn = |(i, a): (usize, &Value)| schema::rules::ip_warning(text(a, "ip"), &at.index(i).child("ip"));
+            all.filter_map(warn).collect::<Vec<_>>()
+        };
+        ["podIPs", "hostIPs"].into_iter().flat_map(of_list).collect()
+    }
+
     fn counts_generation(&self, subresource: &str) -> bool {
         matches!(subresource, "" | "ephemeralcontainers" | "resize")
     }
@@ -144,7 +170,7 @@ impl UpdateStrategy for Pod {
                 pod_resize::take_resources(o, &sent);
             }
             _ => {
-                take_field(subresource, o, old, &["ownerReferences"]);
+                take_field(subresource, o, old, &["ownerReferences", "deletionTimestamp"]);
                 pod_status::keep(o, old);
             }
         }

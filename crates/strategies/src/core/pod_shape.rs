@@ -48,7 +48,6 @@ pub fn sources(old: &Value, new: &Value) -> String {
             let is_source =
                 |k: &str| schema.fields.iter().any(|f| f.inline_of.is_some() && go_format::name(&f.name) == k);
             all.retain(|(k, _)| is_source(k));
-            move_after(all, &[("Quobyte", "RBD"), ("FlexVolume", "ISCSI")]);
         }
         shape.lines()
     };
@@ -79,13 +78,6 @@ fn inside(mut spec: Shape) -> Shape {
                 SHARED.iter().filter_map(|k| shared.iter().find(|(n, _)| n == k).cloned()).collect();
             context.append(c);
             *c = context;
-        }
-    }
-    if let Some(Shape::List(volumes)) = spec.member("Volumes") {
-        for v in volumes {
-            if let Shape::Fields(sources) = v {
-                move_after(sources, &[("Quobyte", "RBD")]);
-            }
         }
     }
     spec

@@ -7,7 +7,6 @@ use crate::read::{self, repeats, shown_list, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
-use std::net::IpAddr;
 
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 /// The containers of each list of statuses. Ephemeral ones have no resources and never restart.
@@ -51,7 +50,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
         let ty = text(c, "type");
         not_negative(c, &status.child("conditions").index(i), errors);
         if !OWN_CONDITIONS.contains(&ty) {
-            let at = FieldPath::new("metadata.conditions").index(i).child("Type");
+            let at = status.child("conditions").index(i).child("Type");
             errors.extend(names::qualified_name(ty).into_iter().map(|m| FieldError::invalid(&at, ty, m)));
         }
     }
@@ -172,8 +171,17 @@ fn addresses(all: &[Value], old: &[Value], at: &FieldPath, errors: &mut ErrorLis
     for (i, a) in all.iter().enumerate().filter(|(_, a)| !old.iter().any(|o| o["ip"] == a["ip"])) {
         schema::rules::ip(text(a, "ip"), &at.index(i), errors);
     }
-    let sixes = all.iter().filter(|a| text(a, "ip").parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6())).count();
-    if all.len() > 2 || (all.len() == 2 && sixes != 1) {
+    if all.len() < 2 {
+        return;
+    }
+    let read = |a: &Value| schema::rules::sloppy(text(a, "ip")).map(|(ip, _)| ip.to_canonical().is_ipv6());
+    let sixes: Vec<Option<bool>> = all.iter().map(read).collect();
+    if let Some(i) = sixes.iter().position(Option::is_none) {
+        let why = format!("failed to check for dual stack with error:invalid IP[{i}]: {}", text(&all[i], "ip"));
+        errors.push(FieldError::internal(at, &why));
+    }
+    let pair = sixes.contains(&Some(true)) && sixes.contains(&Some(false)) && !sixes.contains(&None);
+    if !pair || all.len() > 2 {
         let why = "may specify no more than one IP for each IP family";
         errors.push(FieldError::invalid(at, shown_list(all, ADDRESS, at), why));
     }
@@ -266,7 +274,7 @@ mod tests {
                 (
                     "/status/conditions",
                     condition("a b", 0),
-                    &["metadata.conditions[0].Type: Invalid value: \"a b\": name part must consist of…"],
+                    &["status.conditions[0].Type: Invalid value: \"a b\": name part must consist of…"],
                 ),
                 (
                     "/status/conditions",
@@ -371,6 +379,15 @@ mod tests {
                     "/status/podIPs",
                     ips(&["10.0.0.1", "fd00::1", "fd00::2"]),
                     &[&format!("status.podIPs: Invalid value: …{family}")],
+                ),
+                (
+                    "/status/podIPs",
+                    ips(&["10.0.0.1", "x"]),
+                    &[
+                        "status.podIPs[1]: Invalid value: \"x\": must be a valid IP address…",
+                        "status.podIPs: Internal error: failed to check for dual stack with error:invalid IP[1]: x",
+                        &format!("status.podIPs: Invalid value: …{family}"),
+                    ],
                 ),
                 ("/status/hostIPs", ips(&["192.0.2.1", "fd00::1"]), &[]),
                 (

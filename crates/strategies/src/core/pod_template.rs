@@ -18,8 +18,8 @@ impl CreateStrategy for PodTemplate {
         pod_template::default(o, &["template", "spec"]);
     }
 
-    fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
-        o.at(&["template"]).map(|t| pod_template::warnings(t, &FieldPath::new("template"))).unwrap_or_default()
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        pod_template::workload_warnings(o, old, &["template"])
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {

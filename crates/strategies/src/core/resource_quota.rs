@@ -3,14 +3,21 @@
 use crate::Config;
 use crate::plain::Ruled;
 use crate::pod_template::amount;
-use crate::read::{items, shown, text};
+use crate::read::{items, shown, shown_field, text};
 use crate::table::Row;
 use kinds::columns::{Cell, display};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Value, names};
+use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
+use std::collections::BTreeSet;
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status))
+    Row::stored(
+        Ruled::new(validate)
+            .with_cells(cells)
+            .with_update(validate_update)
+            .with_status(validate_status)
+            .with_warnings(warnings),
+    )
 }
 
 /// Resources that only quotas limit.
@@ -61,6 +68,35 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     (0..conflicts(|s| scopes.iter().any(|x| *x == s))).for_each(|_| wrong(CONFLICTING));
     if spec["scopeSelector"].is_object() {
         scope_selector(spec, &path.child("scopeSelector"), errors);
+    }
+}
+
+/// Returns warnings for a new quota with more requests than limits.
+fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+    let hard = |name: &str| {
+        let text = o.at(&["spec", "hard", name])?.as_str()?;
+        Some((name.to_owned(), Quantity::parse(text).ok()?))
+    };
+    let excess = |resource: &&str| {
+        let named = || hard(resource).filter(|_| matches!(*resource, "cpu" | "memory"));
+        let (request, amount) = hard(&format!("requests.{resource}")).or_else(named)?;
+        let (limit, most) = hard(&format!("limits.{resource}"))?;
+        let why = || format!("ResourceQuota {request} ({amount}) should be less than {limit} ({most})");
+        (amount > most).then(why)
+    };
+    let resources = ["cpu", "memory", "storage", "ephemeral-storage"];
+    resources.iter().filter(|_| old.is_none()).filter_map(excess).collect()
+}
+
+/// Checks that the set of scopes is unchanged.
+fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let of = |o: &Object| items(o.get("spec").unwrap_or(&Value::Null), "scopes").to_vec();
+    let set = |scopes: &[Value]| scopes.iter().filter_map(|s| s.as_str().map(str::to_owned)).collect::<BTreeSet<_>>();
+    let (new, was) = (of(o), of(old));
+    if set(&new) != set(&was) {
+        let at = FieldPath::new("spec.scopes");
+        let value = shown_field(o.at(&["spec", "scopes"]), "io.k8s.api.core.v1.ResourceQuotaSpec", "scopes", &at);
+        errors.push(FieldError::invalid(&at, value, "field is immutable"));
     }
 }
 

@@ -11,7 +11,12 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status).with_fixed_status_metadata())
+    Row::stored(
+        Ruled::new(validate)
+            .with_cells(cells)
+            .with_status(validate_status)
+            .with_metadata_fixed_by_status(registry::WHOLE_METADATA),
+    )
 }
 
 const METHODS: [&str; 2] = ["ByNamespace", "ByUser"];

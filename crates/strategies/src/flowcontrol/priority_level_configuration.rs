@@ -10,7 +10,9 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_status(validate_status).with_fixed_status_metadata())
+    Row::stored(
+        Ruled::new(validate).with_status(validate_status).with_metadata_fixed_by_status(registry::WHOLE_METADATA),
+    )
 }
 
 const SPEC: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec";

@@ -14,6 +14,7 @@ pub fn row(_: &Config) -> Row {
             .with_cells(cells)
             .with_since(validate_since)
             .with_warnings(warnings)
+            .with_status_warnings(super::balancer_warnings)
             .with_status(validate_status),
     )
 }

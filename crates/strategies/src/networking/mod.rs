@@ -9,10 +9,18 @@ mod service_cidr;
 
 pub use cidr::Cidr;
 
+use crate::read::{items, text};
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, names};
+use meta::{FieldError, FieldPath, Object, Value, names};
 
 kinds! { ingress, ingress_class, ip_address, network_policy, service_cidr }
+
+/// The warnings for addresses of load balancers in the status of a service or an ingress.
+pub fn balancer_warnings(o: &Object) -> Vec<String> {
+    let at = FieldPath::new("status.loadBalancer.ingress");
+    let all = items(o.at(&["status", "loadBalancer"]).unwrap_or(&Value::Null), "ingress").iter().enumerate();
+    all.filter_map(|(i, a)| schema::rules::ip_warning(text(a, "ip"), &at.index(i))).collect()
+}
 
 /// Characters of a path.
 const PATH: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";

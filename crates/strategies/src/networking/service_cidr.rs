@@ -12,7 +12,7 @@ pub fn row(_: &Config) -> Row {
 }
 
 fn rules() -> Ruled {
-    Ruled::new(|_, _| {}).with_since(validate_since).with_update(validate_update)
+    Ruled::new(|_, _| {}).with_since(validate_since).with_update(validate_update).with_fixed_status_metadata()
 }
 
 /// Validates a new object: one range, or one per family.

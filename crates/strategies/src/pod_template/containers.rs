@@ -2,7 +2,7 @@
 
 use super::{SpecOwner, claims, env, mounts, probes, resources, security};
 use crate::read::{is_sent, is_set, items, text};
-use meta::field::ErrorList;
+use meta::field::{ErrorList, Origin};
 use meta::{FieldError, FieldPath, Value, names};
 use std::collections::{HashMap, HashSet};
 
@@ -164,8 +164,14 @@ fn restarts(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Rejects probes and lifecycle hooks of init containers that are no sidecars.
+/// Rejects probes, lifecycle hooks, and restarts to resize, of init containers that are no sidecars.
 fn init_container(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    let restarts = |(_, p): &(usize, &Value)| text(p, "restartPolicy") == RESTARTS_TO_RESIZE;
+    for (j, _) in items(c, "resizePolicy").iter().enumerate().filter(restarts) {
+        let at = at.child("resizePolicy").index(j).child("restartPolicy");
+        let why = "must not be set to 'RestartContainer' for non-sidecar initContainers";
+        errors.push(FieldError::invalid(&at, RESTARTS_TO_RESIZE, why).with_origin(Origin::OnceAllowed));
+    }
     for k in probes::PROBES.into_iter().chain(["lifecycle"]).filter(|k| is_set(c, k)) {
         let why = "may not be set for init containers without restartPolicy=Always";
         errors.push(FieldError::forbidden(&at.child(k), why));
@@ -215,7 +221,8 @@ fn ephemeral(spec: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 const RESIZED: [&str; 2] = ["cpu", "memory"];
-const RESIZES: [&str; 2] = ["NotRequired", "RestartContainer"];
+const RESTARTS_TO_RESIZE: &str = "RestartContainer";
+const RESIZES: [&str; 2] = ["NotRequired", RESTARTS_TO_RESIZE];
 
 /// Validates resize policies. Upstream reports errors at the list.
 fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {

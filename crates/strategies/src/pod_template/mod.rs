@@ -179,7 +179,7 @@ fn hostname(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::too_long(&at, HOSTNAME_MAX));
     }
     if spec["setHostnameAsFQDN"] == true {
-        errors.push(FieldError::forbidden(&at, "may not be specified when `setHostnameAsFQDN` is true"));
+        errors.push(FieldError::forbidden(&at, "may not be specified when setHostnameAsFQDN is true"));
     }
     if spec["hostNetwork"] == true {
         errors.push(FieldError::forbidden(&at, "may not be specified when hostNetwork is true"));

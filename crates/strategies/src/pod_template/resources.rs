@@ -95,7 +95,7 @@ pub fn amount(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if q.is_some_and(|q| q.sign() < 0) {
         errors.push(FieldError::invalid(at, v, "must be greater than or equal to 0"));
     }
-    if is_integer_resource(name) && q.is_some_and(|q| !q.is_integer()) {
+    if is_integer_resource(name) && q.is_some_and(|q| !q.counts_as_integer()) {
         errors.push(FieldError::invalid(at, v, "must be an integer"));
     }
 }

@@ -275,7 +275,7 @@ fn fractions(amounts: &Value, at: &FieldPath, out: &mut Vec<String>) {
 fn fractional_bytes(names: &[&str], amounts: &Value, at: &FieldPath, out: &mut Vec<String>) {
     for k in names {
         let v = text(amounts, k);
-        if Quantity::parse(v).is_ok_and(|q| !q.is_integer()) {
+        if Quantity::parse(v).is_ok_and(|q| !q.counts_as_integer()) {
             out.push(format!("{}: fractional byte value {v:?} is invalid, must be an integer", at.key(k)));
         }
     }

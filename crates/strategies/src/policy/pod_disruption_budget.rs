@@ -91,7 +91,7 @@ mod tests {
                     json!(-1),
                     &["status.disruptionsAllowed: Invalid value: -1: must be greater than or equal to 0"],
                 ),
-                ("/status/conditions", condition, &["status.conditions[0].reason: Required value: must be set"]),
+                ("/status/conditions", condition, &["status.conditions[0].reason: Required value"]),
             ],
         );
     }

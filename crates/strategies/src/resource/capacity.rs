@@ -51,8 +51,9 @@ fn valid_values(values: &[Value], usual: Quantity, value: Quantity, at: &FieldPa
             let why = format!("option is larger than capacity value: {value}");
             errors.push(FieldError::invalid(&at.index(i), q.to_string(), why));
         }
-        for (i, q) in all.iter().enumerate().filter(|(i, q)| all[..*i].contains(q)) {
-            errors.push(FieldError::duplicate(&at.index(i), q.value().to_string()));
+        let whole: Vec<i64> = all.iter().map(Quantity::value).collect();
+        for (i, n) in whole.iter().enumerate().filter(|(i, n)| whole[..*i].contains(n)) {
+            errors.push(FieldError::duplicate(&at.index(i), n.to_string()));
         }
     }
     if !all.contains(&usual) {
@@ -73,7 +74,7 @@ fn valid_range(range: &Value, usual: Quantity, value: Quantity, at: &FieldPath, 
         wrong("min", min, format!("min is larger than capacity value: {value}"));
     }
     if usual < min {
-        wrong("default", usual, format!("default is less than min: {min}"));
+        wrong("min", usual, format!("default is less than min: {min}"));
     }
     let max = quantity(&range["max"]);
     if let Some(max) = max {
@@ -84,7 +85,7 @@ fn valid_range(range: &Value, usual: Quantity, value: Quantity, at: &FieldPath, 
             wrong("max", max, format!("max is larger than capacity value: {value}"));
         }
         if usual > max {
-            wrong("default", usual, format!("default is more than max: {max}"));
+            wrong("max", usual, format!("default is more than max: {max}"));
         }
     }
     let Some(step) = quantity(&range["step"]).filter(|_| is_set(range, "step")) else { return };
@@ -97,7 +98,7 @@ fn valid_range(range: &Value, usual: Quantity, value: Quantity, at: &FieldPath, 
         wrong("step", step, format!("one step {first} is larger than capacity value: {value}"));
     }
     for q in [Some(usual), max].into_iter().flatten() {
-        if q.nano_value().saturating_sub(min.nano_value()) % step.nano_value() != 0 {
+        if q.value().saturating_sub(min.value()) % step.value() != 0 {
             wrong("step", q, format!("value is not a multiple of a given step ({step}) from ({min})"));
         }
     }

@@ -74,15 +74,33 @@ fn identifier(id: &str, at: &FieldPath, errors: &mut ErrorList) {
 
 /// Validates a UUID in canonical form.
 pub fn uid(uid: &str, at: &FieldPath, errors: &mut ErrorList) {
-    let shaped = uid.len() == 36
-        && uid.bytes().enumerate().all(|(i, b)| match i {
-            8 | 13 | 18 | 23 => b == b'-',
-            _ => b.is_ascii_digit() || (b'a'..=b'f').contains(&b),
-        });
-    if !shaped {
+    if let Err(e) = check_uuid(uid) {
+        errors.push(FieldError::invalid(at, uid, format!("error validating uid: {e}")));
+    } else if uid.len() != 36 || uid.bytes().any(|b| b.is_ascii_uppercase()) {
         let why = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters";
         errors.push(FieldError::invalid(at, uid, why));
     }
+}
+
+/// Whether a text is a UUID in one of the forms that `github.com/google/uuid` knows, or why it is none.
+fn check_uuid(text: &str) -> Result<(), String> {
+    let bytes = text.as_bytes();
+    let wrong = || "invalid UUID format".to_owned();
+    let digits = match bytes.len() {
+        36 => bytes,
+        45 if bytes[..9].eq_ignore_ascii_case(b"urn:uuid:") => &bytes[9..],
+        45 => return Err(format!("invalid urn prefix: {:?}", String::from_utf8_lossy(&bytes[..9]))),
+        38 if bytes[0] == b'{' && bytes[37] == b'}' => &bytes[1..37],
+        38 => return Err("invalid bracketed UUID format".to_owned()),
+        32 if bytes.iter().all(u8::is_ascii_hexdigit) => return Ok(()),
+        32 => return Err(wrong()),
+        n => return Err(format!("invalid UUID length: {n}")),
+    };
+    let shaped = digits.iter().enumerate().all(|(i, b)| match i {
+        8 | 13 | 18 | 23 => *b == b'-',
+        _ => b.is_ascii_hexdigit(),
+    });
+    if shaped { Ok(()) } else { Err(wrong()) }
 }
 
 /// Validates opaque parameters: a JSON object.
@@ -120,9 +138,23 @@ pub fn at_most(most: usize, v: &Value, key: &str, at: &FieldPath, each: impl FnM
     }
 }
 
+/// Maximum number of binding conditions, and of failure conditions.
+const BINDING_MAX: usize = 4;
+
 /// Validates binding conditions, which require failure conditions.
 pub fn binding_conditions(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let (good, bad) = ("bindingConditions", "bindingFailureConditions");
+    for key in [good, bad] {
+        let all = items(v, key);
+        if all.len() > BINDING_MAX {
+            errors.push(FieldError::too_many(&at.child(key), all.len(), BINDING_MAX));
+            continue;
+        }
+        every(v, key, at, |c, at| {
+            let name = c.as_str().unwrap_or_default();
+            messages(names::qualified_name(name), at, name, errors);
+        });
+    }
     for key in [good, bad] {
         let at = at.child(key);
         let all = items(v, key);
@@ -204,8 +236,21 @@ mod tests {
         check(
             |at, errors| uid("01234567-89AB-cdef-0123-456789abcdef", at, errors),
             "upper case",
-            &["f: Invalid value: …"],
+            &["f: Invalid value: \"01234567-89AB-cdef-0123-456789abcdef\": uid must be in RFC 4122 normalized form…"],
         );
+        for (text, why) in [
+            ("", "invalid UUID length: 0"),
+            ("0123456789abcdef0123456789abcdeg", "invalid UUID format"),
+            ("01234567+89ab-cdef-0123-456789abcdef", "invalid UUID format"),
+            ("{01234567-89ab-cdef-0123-456789abcdef", "invalid UUID length: 37"),
+            ("{01234567-89ab-cdef-0123-456789abcdef)", "invalid bracketed UUID format"),
+        ] {
+            check(
+                |at, errors| uid(text, at, errors),
+                text,
+                &[&format!("f: Invalid value: {text:?}: error validating uid: {why}")],
+            );
+        }
     }
 
     #[test]
@@ -234,6 +279,11 @@ mod tests {
             ],
         );
         conditions(json!({good: ["a", "a"], bad: ["b"]}), &["d.bindingConditions[1]: Duplicate value: \"a\""]);
+        conditions(json!({good: ["a b"], bad: ["b"]}), &["d.bindingConditions[0]: Invalid value: \"a b\": …"]);
+        conditions(
+            json!({good: ["a", "b", "c", "d", "e"], bad: ["f"]}),
+            &["d.bindingConditions: Too many: 5: must have at most 4 items"],
+        );
         let tolerates =
             |v: Value, expected: &[&str]| check(|at, errors| toleration(&v, at, errors), &v.to_string(), expected);
         tolerates(json!({"operator": "Exists"}), &[]);

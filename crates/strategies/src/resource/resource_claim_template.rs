@@ -16,10 +16,8 @@ pub(super) fn rules() -> Ruled {
     Ruled::new(|_, _| {}).with_permit(admin_access).with_since(validate_since)
 }
 
-fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
-    if old.is_some() {
-        return;
-    }
+/// Validates the spec, also of an update, although it is immutable then.
+fn validate_since(o: &Object, _: Option<&Object>, errors: &mut ErrorList) {
     delegated_spec(o, "io.k8s.api.resource.v1.ResourceClaimTemplate", errors);
     let of = |k: &str| (o.at(&["spec", k]).unwrap_or(&Value::Null), FieldPath::new("spec").child(k));
     let ((metadata, at), (claim, claim_at)) = (of("metadata"), of("spec"));

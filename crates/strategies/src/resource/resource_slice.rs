@@ -18,6 +18,7 @@ pub fn row(_: &Config) -> Row {
             .with_since(validate_since)
             .with_update(validate_update)
             .with_prepare(date_taints)
+            .with_warnings(warnings)
             .unselectable("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice"),
     )
 }
@@ -39,6 +40,13 @@ fn date_taints(env: Env<'_>, o: &mut Object, _: Option<&Object>) {
     }
 }
 
+/// Returns the warning for a driver in upper case.
+fn warnings(o: &Object, _: Option<&Object>) -> Vec<String> {
+    let driver = o.str_at(&["spec", "driver"]).unwrap_or_default();
+    let why = || format!("spec.driver: driver names should be lowercase; {driver:?} contains uppercase characters");
+    (driver != driver.to_lowercase()).then(why).into_iter().collect()
+}
+
 const ALWAYS: &str = "must be either unset or set to true";
 const DEVICES_MAX: usize = 128;
 /// Maximum number of devices if some have taints, counters or lists among their attributes.
@@ -51,7 +59,7 @@ const TAINTS_MAX: usize = 16;
 const COUNTERS_MAX: usize = 32;
 const ATTRIBUTE_MAX: usize = 64;
 
-/// Validates a slice. Unchanged capacities and taints remain valid.
+/// Validates a slice. Unchanged taints remain valid.
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
@@ -149,8 +157,8 @@ fn node_selections(v: &Value, at: &FieldPath, ways: &[&str], empty: &str, errors
 
 fn device(d: &Value, old: Option<&Value>, apart: bool, at: &FieldPath, errors: &mut ErrorList) {
     let is_new = |part: &str| old.is_none_or(|old| old[part] != d[part]);
-    for part in ["capacity", "taints"].into_iter().filter(|p| is_new(p)) {
-        delegated(d, "io.k8s.api.resource.v1.Device", part, at, errors);
+    if is_new("taints") {
+        delegated(d, "io.k8s.api.resource.v1.Device", "taints", at, errors);
     }
     let (attributes, capacities) = (d["attributes"].as_object(), d["capacity"].as_object());
     let described_by = attributes.map_or(0, |m| m.len()) + capacities.map_or(0, |m| m.len());
@@ -170,7 +178,7 @@ fn device(d: &Value, old: Option<&Value>, apart: bool, at: &FieldPath, errors: &
         attribute(a, &within.key(k), errors);
     }
     let within = at.child("capacity");
-    for (k, c) in capacities.into_iter().flatten().filter(|_| is_new("capacity")) {
+    for (k, c) in capacities.into_iter().flatten() {
         qualified(k, &within, errors);
         capacity(c, d["allowMultipleAllocations"] == true, &within.key(k), errors);
     }
@@ -274,8 +282,8 @@ mod tests {
         let old = slice_of(json!([{"name": "a", "capacity": {"-": {"value": "1"}}}, {"name": "b"}]));
         let new = slice_of(json!([{"name": "b", "taints": taints}, {"name": "a", "capacity": {"-": {"value": "1"}}}]));
         for (old, expected) in [
-            (Some(&new), vec![]),
-            (Some(&old), vec!["spec.devices[0].taints"]),
+            (Some(&new), vec!["spec.devices[1].capacity"]),
+            (Some(&old), vec!["spec.devices[0].taints", "spec.devices[1].capacity"]),
             (None, vec!["spec.devices[0].taints", "spec.devices[1].capacity"]),
         ] {
             let mut errors = ErrorList::new();

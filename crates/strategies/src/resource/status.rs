@@ -1,11 +1,11 @@
 //! Validation of the ResourceClaim status: allocation, consumers and device status.
 
 use super::claim::Requests;
-use super::parts::{binding_conditions, configuration, driver, every, messages, pool, raw, toleration, uid};
+use super::parts::{binding_conditions, configuration, driver, every, messages, pool, raw, uid};
 use crate::conditions;
 use crate::pod_template::scheduling::node_selector_terms;
-use crate::read::{items, repeats, shown, text};
-use meta::field::ErrorList;
+use crate::read::{delegated, items, repeats, shown, text};
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::net::IpAddr;
 
@@ -13,6 +13,8 @@ const RESERVED_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;
 /// Maximum configuration items, of class and claim together.
 const CONFIG_MAX: usize = 64;
+/// Maximum requests that a configuration item names.
+const REQUESTS_MAX: usize = 32;
 const CONDITIONS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 16;
 const INTERFACE_MAX: usize = 256;
@@ -25,8 +27,13 @@ pub fn claim_status(o: &Object, old: &Object, errors: &mut ErrorList) {
     let allocation = &status["allocation"];
     reserved(status, before, o.is_deleting(), &path, errors);
     let results = items(&allocation["devices"], "results");
-    unique(status, "devices", &path, identity, errors);
     every(status, "devices", &path, |d, at| device(d, results, at, errors));
+    let mut again = repeats(items(status, "devices").iter().map(identity)).into_iter();
+    every(status, "devices", &path, |d, at| {
+        if again.next() == Some(true) {
+            errors.push(FieldError::duplicate(at, shown_identity(d)));
+        }
+    });
     if allocation.is_null() {
         return;
     }
@@ -66,7 +73,7 @@ fn reserved(status: &Value, before: &Value, deleting: bool, path: &FieldPath, er
                 }
             }
         });
-        unique(status, "reservedFor", path, |r| r["uid"].clone(), errors);
+        unique(status, "reservedFor", path, |r| text(r, "uid").into(), errors);
     }
     let (now, then) = (items(status, "reservedFor"), items(before, "reservedFor"));
     let at = path.child("reservedFor");
@@ -86,6 +93,13 @@ fn identity(d: &Value) -> Value {
         Some(share) => format!("{id}/{share}").into(),
         None => id.into(),
     }
+}
+
+/// Formats the identity of a device as Go prints it.
+fn shown_identity(d: &Value) -> BadValue {
+    let text = |key: &str| Value::from(text(d, key));
+    let (driver, pool, device, share) = (text("driver"), text("pool"), text("device"), text("shareID"));
+    BadValue::formatted(&format!(r#"{{"Driver":{driver},"Pool":{pool},"Device":{device},"ShareID":{share}}}"#))
 }
 
 /// Drops what drivers report of devices that a claim loses: who takes them back may not know of reports.
@@ -109,7 +123,7 @@ pub fn drop_deallocated(o: &mut Object, old: &Object) {
 fn device(d: &Value, results: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     device_id(d, at, errors);
     if !results.iter().any(|r| identity(r) == identity(d)) {
-        errors.push(FieldError::invalid(at, identity(d), "must be an allocated device in the claim"));
+        errors.push(FieldError::invalid(at, shown_identity(d), "must be an allocated device in the claim"));
     }
     check_count(d, "conditions", CONDITIONS_MAX, at, errors);
     conditions::validate(items(d, "conditions"), &at.child("conditions"), errors);
@@ -158,7 +172,6 @@ fn allocated(allocation: &Value, requests: &Requests<'_>, at: &FieldPath, errors
             requests.check(text(r, "request"), &at.child("request"), errors);
             device_id(r, at, errors);
             binding_conditions(r, at, errors);
-            every(r, "tolerations", at, |t, at| toleration(t, at, errors));
         });
     }
     if check_count(devices, "config", CONFIG_MAX, &within, errors) {
@@ -169,7 +182,10 @@ fn allocated(allocation: &Value, requests: &Requests<'_>, at: &FieldPath, errors
                 "FromClaim" | "FromClass" => {}
                 other => errors.push(FieldError::not_supported(&source, other, &["FromClaim", "FromClass"])),
             }
-            requests.check_all(c, at, errors);
+            if check_count(c, "requests", REQUESTS_MAX, at, errors) {
+                requests.check_all(c, at, errors);
+                unique(c, "requests", at, Clone::clone, errors);
+            }
             if c["opaque"].is_null() {
                 errors.push(FieldError::required(&at.child("opaque"), ""));
             }
@@ -177,6 +193,7 @@ fn allocated(allocation: &Value, requests: &Requests<'_>, at: &FieldPath, errors
         });
     }
     if allocation["nodeSelector"].is_object() {
+        delegated(allocation, "io.k8s.api.resource.v1.AllocationResult", "nodeSelector", at, errors);
         node_selector_terms(&allocation["nodeSelector"], &at.child("nodeSelector"), errors);
     }
 }
@@ -248,11 +265,42 @@ mod tests {
             allocation["devices"]["results"][0][field] = value;
             allocation
         };
+        let configured = |requests: Value| {
+            let mut allocation = claim()["status"]["allocation"].clone();
+            let opaque = json!({"driver": "d.example", "parameters": {}});
+            allocation["devices"]["config"] = json!([{"source": "FromClaim", "requests": requests, "opaque": opaque}]);
+            allocation
+        };
+        let selecting = |key: &str| {
+            let mut allocation = claim()["status"]["allocation"].clone();
+            let expression = json!({"key": key, "operator": "Exists"});
+            allocation["nodeSelector"] = json!({"nodeSelectorTerms": [{"matchExpressions": [expression]}]});
+            allocation
+        };
         let at = "status.allocation.devices.results[0]";
         check(
             &free,
             &[
                 ("/status/allocation", claim()["status"]["allocation"].clone(), &[]),
+                (
+                    "/status/allocation",
+                    allocation("bindingConditions", json!(["a b"])),
+                    &[
+                        &format!("{at}.bindingConditions[0]: Invalid value: \"a b\": …"),
+                        &format!("{at}.bindingFailureConditions: Invalid value: …"),
+                    ],
+                ),
+                ("/status/allocation", allocation("tolerations", json!([{"operator": "Exists", "value": "x"}])), &[]),
+                (
+                    "/status/allocation",
+                    configured(json!(["r", "r"])),
+                    &["status.allocation.devices.config[0].requests[1]: Duplicate value: \"r\""],
+                ),
+                (
+                    "/status/allocation",
+                    selecting("+"),
+                    &["status.allocation.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].key: Invalid value: …"],
+                ),
                 (
                     "/status/allocation",
                     allocation("request", json!("other")),
@@ -289,7 +337,9 @@ mod tests {
                 (
                     "/status/devices",
                     device(json!({"device": "y"})),
-                    &[&format!("{at}: Invalid value: \"d.example/p/y\": must be an allocated device in the claim")],
+                    &[&format!(
+                        "{at}: Invalid value: {{\"Driver\":\"d.example\",\"Pool\":\"p\",\"Device\":\"y\",\"ShareID\":\"\"}}: must be an allocated device in the claim"
+                    )],
                 ),
                 (
                     "/status/devices",
@@ -310,8 +360,8 @@ mod tests {
                     "/status/devices",
                     device(json!({"shareID": "x"})),
                     &[
-                        &format!("{at}.shareID: Invalid value: \"x\": uid must be in RFC 4122 normalized form…"),
-                        &format!("{at}: Invalid value: \"d.example/p/x/x\": must be an allocated device in the claim"),
+                        &format!("{at}.shareID: Invalid value: \"x\": error validating uid: invalid UUID length: 1"),
+                        &format!("{at}: Invalid value: …: must be an allocated device in the claim"),
                     ],
                 ),
             ],

@@ -56,11 +56,13 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Returns the warning for tokens in volume attributes.
-fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+/// Returns the warning for tokens in volume attributes, if they are new.
+fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     const UNSET: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes";
     let spec = o.get("spec").unwrap_or(&Value::Null);
-    let requests_tokens = !items(spec, "tokenRequests").is_empty() && !is_set(spec, "serviceAccountTokenInSecrets");
+    let is_new = old.is_none_or(|old| old.at(&["spec", "tokenRequests"]) != spec.get("tokenRequests"));
+    let requests_tokens =
+        is_new && !items(spec, "tokenRequests").is_empty() && !is_set(spec, "serviceAccountTokenInSecrets");
     requests_tokens.then(|| UNSET.to_owned()).into_iter().collect()
 }
 

@@ -7,7 +7,7 @@ use crate::read::{items, text};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(rules())
@@ -28,8 +28,11 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
     let all = o.clone().into_value();
     let path = FieldPath::new("allowedTopologies");
-    let mut terms: HashSet<String> = HashSet::new();
-    for (i, t) in items(&all, "allowedTopologies").iter().enumerate() {
+    let topologies = items(&all, "allowedTopologies");
+    // As upstream, a term without expressions equals one more for each term of the list.
+    let mut terms: HashMap<BTreeMap<&str, BTreeSet<&str>>, usize> =
+        HashMap::from([(BTreeMap::new(), topologies.len())]);
+    for (i, t) in topologies.iter().enumerate() {
         let at = path.index(i).child("matchLabelExpressions");
         let expressions = items(t, "matchLabelExpressions");
         let mut keys = HashSet::new();
@@ -51,19 +54,13 @@ fn validate(o: &Object, errors: &mut ErrorList) {
                 errors.push(FieldError::duplicate(&at.child("key"), key));
             }
         }
-        // Terms are sets: they are compared regardless of order, and may not be empty.
-        let mut same: Vec<String> = expressions
-            .iter()
-            .map(|e| {
-                let mut values: Vec<&str> = items(e, "values").iter().filter_map(Value::as_str).collect();
-                values.sort_unstable();
-                format!("{}={values:?}", text(e, "key"))
-            })
-            .collect();
-        same.sort();
-        if expressions.is_empty() || !terms.insert(same.join(";")) {
+        // Terms are compared regardless of order. Each equal term before one is an error.
+        let values = |e| items(e, "values").iter().filter_map(Value::as_str).collect();
+        let equal = terms.entry(expressions.iter().map(|e| (text(e, "key"), values(e))).collect()).or_default();
+        for _ in (0..*equal).take_while(|_| !meta::field::is_full()) {
             errors.push(FieldError::duplicate(&at, ""));
         }
+        *equal += 1;
     }
     let provisioner = o.str_at(&["provisioner"]).unwrap_or_default().to_lowercase();
     if !provisioner.is_empty() {

@@ -56,6 +56,10 @@ async fn missing_resources_get_defaults_and_an_annotation() {
     let note = "LimitRanger plugin set: cpu, memory request for container a; cpu, memory limit for container a; \
                 memory request for init container i; memory limit for init container i";
     assert_eq!(pod["metadata"]["annotations"]["kubernetes.io/limit-ranger"], note);
+    // Requests of a pod as a whole follow from what its containers got.
+    let spec = json!({"resources": {"limits": {"cpu": "1"}}, "containers": [container("a", json!({}))]});
+    let (code, pod, _) = call(&c, "POST", PODS, json!({"metadata": {"name": "whole"}, "spec": spec})).await;
+    assert_eq!((code, &pod["spec"]["resources"]["requests"]["memory"]), (201, &json!("1Gi")), "{pod}");
 }
 
 #[tokio::test]

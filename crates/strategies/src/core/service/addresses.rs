@@ -81,17 +81,28 @@ impl Service {
                 let e = FieldError::invalid(&FieldPath::new("spec.clusterIPs"), list(o, "clusterIPs").to_vec(), why);
                 Err(invalid(o, &[e]))
             };
-            let ip = match named.parse::<IpAddr>() {
-                Ok(ip) if ranges.iter().any(|r| r.contains(ip)) => ip,
-                _ => return refuse("the provided network does not match the current range"),
+            // As upstream, a dry run looks at one range alone, and not at what is allocated.
+            let fits = |r: &&Cidr, ip| env.dry_run || r.contains(ip);
+            let found = named.parse().ok().and_then(|ip| Some((ip, ranges.iter().find(|r| fits(r, ip))?)));
+            let Some((ip, range)) = found else {
+                return refuse("the provided network does not match the current range");
             };
-            if snapshot.get(&key(ip)).is_some() {
+            if !range.contains(ip) {
+                return refuse(&format!(
+                    "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {range}"
+                ));
+            }
+            if !env.dry_run && snapshot.get(&key(ip)).is_some() {
                 return refuse("provided IP is already allocated");
             }
             return Ok(claim(env, o, ip));
         }
-        let ip = free(env, &snapshot, &ranges)
-            .ok_or_else(|| Status::internal("failed to allocate a serviceIP: range is full"))?;
+        // A dry run shows the address of the range, as upstream.
+        let ip = match ranges.first() {
+            Some(range) if env.dry_run => Some(range.nth(0)),
+            _ => free(env, &snapshot, &ranges),
+        };
+        let ip = ip.ok_or_else(|| Status::internal("failed to allocate a serviceIP: range is full"))?;
         let mut all = list(o, "clusterIPs").to_vec();
         all.truncate(i);
         all.push(ip.to_string().into());

@@ -88,6 +88,15 @@ pub fn normalize_cluster_ips(o: &mut Object, old: Option<&Object>) {
     }
 }
 
+/// Drops a valid policy for traffic from inside that the type does not use: upstream stores it and leaves it out of what it reads
+/// (`defaultOnReadInternalTrafficPolicy`).
+pub fn drop_unused_policy(o: &mut Object) {
+    let path = ["spec", "internalTrafficPolicy"];
+    if !has_address(o) && matches!(o.str_at(&path), Some("Cluster" | "Local")) {
+        o.remove(&path);
+    }
+}
+
 /// Drops unchanged fields that only the old type supports.
 pub fn drop_of_old_type(o: &mut Object, old: &Object) {
     if has_address(old) && !has_address(o) {
@@ -177,6 +186,8 @@ mod tests {
         let dropped = json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
             "ports": [{"port": 1}]});
         check(drop_of_old_type, new.clone(), old.clone(), dropped);
+        let external = json!({"type": "ExternalName", "internalTrafficPolicy": "Local"});
+        check(|o, _| drop_unused_policy(o), external, json!({}), json!({"type": "ExternalName"}));
         new["type"] = "ExternalName".into();
         check(drop_of_old_type, new, old, json!({"type": "ExternalName", "ports": [{"port": 1}]}));
     }

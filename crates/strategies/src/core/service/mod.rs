@@ -93,6 +93,7 @@ impl CreateStrategy for Service {
     }
 
     fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        fields::drop_unused_policy(o);
         o.set(&["status"], json!({"loadBalancer": {}}));
     }
 
@@ -109,6 +110,7 @@ impl UpdateStrategy for Service {
     fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
         if request.subresource.is_empty() {
             fields::drop_of_old_type(o, old);
+            fields::drop_unused_policy(o);
         }
     }
 
@@ -116,6 +118,10 @@ impl UpdateStrategy for Service {
         if subresource == "status" {
             service_rules::status(o, errors);
         }
+    }
+
+    fn part_warnings(&self, subresource: &str, o: &Object) -> Vec<String> {
+        if subresource == "status" { crate::networking::balancer_warnings(o) } else { Vec::new() }
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {

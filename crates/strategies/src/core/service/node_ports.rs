@@ -16,6 +16,8 @@ use stored::{amount, encode};
 const RESOURCE: &str = "servicenodeports";
 /// The record that marks the port records as complete.
 const COMPLETE: &str = "complete";
+/// The number before the first port that a dry run shows.
+const BEFORE_DUMMIES: i64 = 32768;
 const CHECKED: [&str; 2] = ["spec", "healthCheckNodePort"];
 
 fn key(name: &str) -> Key {
@@ -109,8 +111,14 @@ impl<'a> Allocation<'a> {
         Ok(())
     }
 
-    /// Allocates a free port, searching from a random offset. The first ports are reserved for explicit requests.
+    /// Allocates a free port, searching from a random offset. The first ports are reserved for explicit requests. A dry run
+    /// shows ports that stand for them, as upstream.
     fn any(&mut self) -> Result<i64, String> {
+        if self.env.dry_run {
+            let n = self.taken.last().map_or(BEFORE_DUMMIES, |n| (*n).max(0)) + 1;
+            self.taken.insert(n);
+            return Ok(n);
+        }
         let (first, last) = (i64::from(*self.range.start()), i64::from(*self.range.end()));
         let size = last - first + 1;
         let reserved = if size < 16 { 0 } else { (size / 32).clamp(16, 128).min(size - 1) };

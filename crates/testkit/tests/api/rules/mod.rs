@@ -4,6 +4,7 @@ mod core;
 mod first_level;
 mod formats;
 mod jobs;
+mod metadata;
 mod order;
 mod requests;
 mod storage;
