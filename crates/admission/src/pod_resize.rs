@@ -44,12 +44,12 @@ impl Plugin for PodResizeValidator {
 
 /// Resources that the pod requests beyond the node's capacity.
 fn lacking(pod: &Object, node: &Object) -> Vec<String> {
-    let requested = quota::usage("", "pods", pod, None);
+    let requested = quota::resources_of_pod(pod, "requests", quota::Basis::Desired);
     let mut out = Vec::new();
     for (resource, amount) in [("cpu", Quantity::milli_value as fn(&Quantity) -> i64), ("memory", Quantity::value)] {
         let has = node.str_at(&["status", "allocatable", resource]).and_then(|q| Quantity::parse(q).ok());
         let has = has.unwrap_or(Quantity::from_int(0));
-        if let Some(q) = requested.get(&format!("requests.{resource}")).filter(|q| **q > has) {
+        if let Some(q) = requested.get(resource).filter(|q| **q > has) {
             out.push(format!("{resource}, requested: {}, allocatable: {}", amount(q), amount(&has)));
         }
     }

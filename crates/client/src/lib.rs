@@ -42,7 +42,7 @@ pub use keyed_limit::{KeyedLimit, Permit};
 pub use lookups::Lookups;
 pub use options::{
     DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,
-    WatchOptions, WriteOptions,
+    WatchOptions, WriteOptions, condition_patch,
 };
 pub use pace::{Pace, Tokens};
 pub use queue::{Outcome, RateLimit, WorkQueue};

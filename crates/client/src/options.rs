@@ -3,7 +3,7 @@
 use crate::resource::encode;
 use meta::{FieldSelector, LabelSelector};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// Query parameters, encoded as they are added; empty values are skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -307,4 +307,15 @@ impl Patch {
         let (Self::Json(v) | Self::Merge(v) | Self::Strategic(v) | Self::Apply(v)) = self;
         v
     }
+}
+
+/// The status of a strategic merge patch that sets a condition of an object with conditions of these types: one that it has keeps its
+/// place, a new one comes last (upstream `PatchPodStatus`).
+pub fn condition_patch<'a>(types: impl Iterator<Item = &'a str>, condition: Value) -> Map<String, Value> {
+    let mut order: Vec<Value> = types.map(|t| json!({"type": t})).collect();
+    if !order.iter().any(|o| o["type"] == condition["type"]) {
+        order.push(json!({"type": condition["type"]}));
+    }
+    let parts = [("conditions", json!([condition])), ("$setElementOrder/conditions", order.into())];
+    parts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use meta::Object;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -135,6 +135,11 @@ pub fn disruption_target(pod: &PodEntry, reason: &str, message: &str, now: Times
         c["observedGeneration"] = pod.meta.generation.into();
     }
     c
+}
+
+/// The status of a strategic merge patch that sets a condition of a pod.
+pub fn condition_patch(pod: &PodEntry, condition: Value) -> Map<String, Value> {
+    client::condition_patch(pod.view.status.conditions.iter().map(|c| &*c.r#type), condition)
 }
 
 /// Creates and deletes pods on behalf of one owner.

@@ -7,6 +7,7 @@ pub use global::GlobalFlags;
 use crate::error::{Result, text};
 use clap::Args;
 use client::DryRun;
+use meta::{Map, Value};
 use std::time::Duration;
 
 #[derive(Args, Clone, Debug, Default)]
@@ -36,6 +37,19 @@ impl FileFlags {
             _ => false,
         }
     }
+}
+
+/// Reads `a=b,c=d` (upstream `ParseLabels`).
+pub fn labels(spec: &str) -> Result<Map<String, Value>> {
+    let mut all = Map::new();
+    for pair in spec.split(',') {
+        match pair.split_once('=').filter(|(_, v)| !v.contains('=')) {
+            Some(("", _)) => return text("unexpected empty label key"),
+            Some((k, v)) => all.insert(k.to_owned(), v.into()),
+            None => return text(format!("unexpected label spec: {pair}")),
+        };
+    }
+    Ok(all)
 }
 
 /// Which objects of a type the command works on.

@@ -131,7 +131,7 @@ impl LabelSelector {
         let mut p = Parser { rest: tokens(text)?, at: 0 };
         let requirements = p.selector()?;
         for r in &requirements {
-            check(r).map_err(unparsed)?;
+            aggregate(requirement_errors(r, &FieldPath::root())).map_or(Ok(()), |why| Err(unparsed(why)))?;
         }
         Ok(Self { requirements, nothing: false })
     }
@@ -142,28 +142,40 @@ fn unparsed(why: String) -> String {
     format!("unable to parse requirement: {why}")
 }
 
-fn check(r: &Requirement) -> Result<(), String> {
-    let path = FieldPath::root();
+/// Errors of the keys and values of a requirement at `path` (upstream `labels.NewRequirement`).
+pub fn requirement_errors(r: &Requirement, path: &FieldPath) -> Vec<FieldError> {
+    let mut errors = Vec::new();
     let bad_key = names::qualified_name(&r.key);
     if !bad_key.is_empty() {
-        return Err(FieldError::invalid(&path.child("key"), r.key.as_str(), bad_key.join("; ")).to_string());
+        errors.push(FieldError::invalid(&path.child("key"), r.key.as_str(), bad_key.join("; ")));
     }
+    let values = || r.values.iter().enumerate().map(|(i, v)| (path.child("values").index(i), v));
     if matches!(r.operator, Operator::GreaterThan | Operator::LessThan) {
-        for (i, v) in r.values.iter().enumerate() {
-            if v.parse::<i64>().is_err() {
-                let why = "for 'Gt', 'Lt' operators, the value must be an integer";
-                return Err(FieldError::invalid(&path.child("values").index(i), v.as_str(), why).to_string());
-            }
-        }
+        let why = "for 'Gt', 'Lt' operators, the value must be an integer";
+        let bad = values().filter(|(_, v)| v.parse::<i64>().is_err());
+        errors.extend(bad.map(|(at, v)| FieldError::invalid(&at, v.as_str(), why)));
     }
-    for (i, v) in r.values.iter().enumerate() {
+    for (at, v) in values() {
         let bad = names::label_value(v);
         if !bad.is_empty() {
-            let at = path.child("values").index(i).key(&r.key);
-            return Err(FieldError::invalid(&at, v.as_str(), bad.join("; ")).to_string());
+            errors.push(FieldError::invalid(&at.key(&r.key), v.as_str(), bad.join("; ")));
         }
     }
-    Ok(())
+    errors
+}
+
+/// Errors as one message: several are enclosed in brackets, equal ones appear once (Go's `Aggregate`).
+pub fn aggregate<E: fmt::Display>(errors: impl IntoIterator<Item = E>) -> Option<String> {
+    let mut messages: Vec<String> = Vec::new();
+    for message in errors.into_iter().map(|e| e.to_string()) {
+        if !messages.contains(&message) {
+            messages.push(message);
+        }
+    }
+    match messages.len() {
+        0 | 1 => messages.pop(),
+        _ => Some(format!("[{}]", messages.join(", "))),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Node selectors and node affinity.
 
-use meta::LabelSelector;
-use meta::selector::{Operator, Requirement};
+use meta::selector::{Operator, Requirement, aggregate, requirement_errors};
+use meta::{FieldPath, LabelSelector};
 use serde_json::Value;
 
 /// A term of a node selector: all its requirements must hold. A term without any matches nothing.
@@ -10,11 +10,13 @@ pub struct NodeSelectorTerm {
     labels: LabelSelector,
     /// Requirements on fields; `metadata.name` is the only one.
     fields: LabelSelector,
+    /// Errors of the requirements on labels, each with its path below the term. A term with errors matches nothing.
+    errors: Vec<Box<str>>,
 }
 
-fn requirements(list: &Value) -> Option<LabelSelector> {
+fn requirements(list: &Value, errors: &mut Vec<Box<str>>) -> Option<LabelSelector> {
     let mut s = LabelSelector::everything();
-    for e in list.as_array().into_iter().flatten() {
+    for (i, e) in list.as_array().into_iter().flatten().enumerate() {
         let operator = match e["operator"].as_str()? {
             "In" => Operator::In,
             "NotIn" => Operator::NotIn,
@@ -25,9 +27,12 @@ fn requirements(list: &Value) -> Option<LabelSelector> {
             _ => return None,
         };
         let values = e["values"].as_array().into_iter().flatten();
-        let mut values: Vec<String> = values.filter_map(Value::as_str).map(str::to_owned).collect();
-        values.sort();
-        s.requirements.push(Requirement { key: e["key"].as_str().unwrap_or_default().into(), operator, values });
+        let values: Vec<String> = values.filter_map(Value::as_str).map(str::to_owned).collect();
+        let mut requirement = Requirement { key: e["key"].as_str().unwrap_or_default().into(), operator, values };
+        let at = FieldPath::root().child("matchExpressions").index(i);
+        errors.extend(requirement_errors(&requirement, &at).into_iter().map(|e| e.to_string().into()));
+        requirement.values.sort();
+        s.requirements.push(requirement);
     }
     Some(s)
 }
@@ -35,22 +40,26 @@ fn requirements(list: &Value) -> Option<LabelSelector> {
 impl NodeSelectorTerm {
     /// Reads a `NodeSelectorTerm`. One that is invalid matches nothing.
     pub fn read(v: &Value) -> Self {
-        let labels = requirements(&v["matchExpressions"]).unwrap_or_else(LabelSelector::none);
-        let fields = requirements(&v["matchFields"]).unwrap_or_else(LabelSelector::none);
+        let mut errors = Vec::new();
+        let labels = requirements(&v["matchExpressions"], &mut errors).unwrap_or_else(LabelSelector::none);
+        // Names of nodes need not be label values.
+        let fields = requirements(&v["matchFields"], &mut Vec::new()).unwrap_or_else(LabelSelector::none);
         if labels.is_everything() && fields.is_everything() {
-            return Self { labels: LabelSelector::none(), fields };
+            return Self { labels: LabelSelector::none(), fields, errors };
         }
-        Self { labels, fields }
+        Self { labels, fields, errors }
     }
 
     /// Whether the term matches the node of that name and labels.
     pub fn matches<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.labels.matches(label) && self.fields.matches(|k| (k == "metadata.name").then_some(name))
+        self.errors.is_empty()
+            && self.labels.matches(label)
+            && self.fields.matches(|k| (k == "metadata.name").then_some(name))
     }
 
     /// The requirements that a node of that name and labels does not meet. None for a term that matches nothing at all.
     pub fn unmet<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> Option<Vec<Requirement>> {
-        if self.labels.nothing || self.fields.nothing {
+        if self.labels.nothing || self.fields.nothing || !self.errors.is_empty() {
             return None;
         }
         let single = |r: &Requirement| LabelSelector { requirements: vec![r.clone()], nothing: false };
@@ -101,6 +110,12 @@ impl NodeAffinity {
                 .map(|p| (p["weight"].as_i64().unwrap_or(0), NodeSelectorTerm::read(&p["preference"])))
                 .collect(),
         }
+    }
+
+    /// The errors of the preferred terms, which keep a scheduler from scoring nodes (upstream `NewPreferredSchedulingTerms`).
+    pub fn preferred_errors(&self) -> Option<String> {
+        let terms = self.preferred.iter().enumerate().filter(|(_, (weight, _))| *weight != 0);
+        aggregate(terms.flat_map(|(i, (_, term))| term.errors.iter().map(move |e| format!("[{i}].{e}"))))
     }
 
     /// Whether any node may be excluded.

@@ -10,7 +10,7 @@ mod usage;
 pub use charge::ChargeRequest;
 pub use scopes::{Scope, is_terminating};
 pub use usage::is_ignored;
-pub use usage::{counted, is_idle, total, tracks, usage};
+pub use usage::{Basis, counted, is_idle, resources_of_pod, total, tracks, usage};
 
 use meta::{Map, Object, Quantity, Value};
 use std::collections::BTreeMap;

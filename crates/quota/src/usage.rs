@@ -90,7 +90,8 @@ pub fn usage(group: &str, resource: &str, o: &Object, now: Option<&str>) -> Amou
     match (group, resource) {
         ("", "pods") if takes_compute(o, now) => {
             all.insert("pods".into(), single);
-            add(&mut all, compute(&pod(o, "requests"), &pod(o, "limits")));
+            let of = |part| resources_of_pod(o, part, Basis::InUse);
+            add(&mut all, compute(&of("requests"), &of("limits")));
         }
         ("", "services") => service(o, &mut all),
         ("", "persistentvolumeclaims") => claim(o, &mut all),
@@ -193,9 +194,18 @@ fn sum_of(o: &Object, part: &str, resources: impl Fn(&Value, Option<&str>) -> Am
     sum
 }
 
-/// The sum of pod resources and overhead.
-fn pod(o: &Object, part: &str) -> Amounts {
-    let mut sum = sum_of(o, part, |c, statuses| match statuses {
+/// Which resources of the containers of a pod count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    /// Those of the specification.
+    Desired,
+    /// While they are resized in place, the largest of those that they should have, have, and were promised.
+    InUse,
+}
+
+/// The requests or limits (`part`) of a pod with its overhead (`PodRequests` and `PodLimits` of `k8s.io/component-helpers/resource`).
+pub fn resources_of_pod(o: &Object, part: &str, basis: Basis) -> Amounts {
+    let mut sum = sum_of(o, part, |c, statuses| match statuses.filter(|_| basis == Basis::InUse) {
         Some(statuses) => in_use(o, c, statuses, part),
         None => part_amounts(c.get("resources"), part),
     });

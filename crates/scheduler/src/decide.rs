@@ -122,27 +122,31 @@ pub fn choose(
     match nodes {
         [] => {}
         [only] => decision.node = Some(only.name.clone()),
-        many => {
-            let (best, scores) = best(framework, pod, cluster, many, extra);
-            decision.node = Some(many[best].name.clone());
-            decision.scores = scores;
-        }
+        many => match best(framework, pod, cluster, many, extra) {
+            Ok((best, scores)) => {
+                decision.node = Some(many[best].name.clone());
+                decision.scores = scores;
+            }
+            Err(error) => decision.error = Some(error),
+        },
     }
 }
 
-/// The index of the node with the highest score, and its scores.
+/// The index of the node with the highest score, and its scores. Errors if a plugin cannot score nodes for the pod.
 fn best(
     framework: &Framework,
     pod: &Pod,
     cluster: &Cluster,
     nodes: &[&Node],
     extra: &[(Box<str>, i64)],
-) -> (usize, Vec<(&'static str, i64)>) {
-    let scorers: Vec<(&'static str, i64, Box<dyn NodeScore + '_>)> = framework
-        .weighted(Point::Score)
-        .iter()
-        .filter_map(|w| Some((w.plugin.name(), w.weight, w.plugin.pre_score(pod, cluster, nodes)?)))
-        .collect();
+) -> Result<(usize, Vec<(&'static str, i64)>), String> {
+    let mut scorers: Vec<(&'static str, i64, Box<dyn NodeScore + '_>)> = Vec::new();
+    for w in framework.weighted(Point::Score) {
+        let name = w.plugin.name();
+        let scorer =
+            w.plugin.pre_score(pod, cluster, nodes).map_err(|e| format!("running PreScore plugin {name:?}: {e}"))?;
+        scorers.extend(scorer.map(|scorer| (name, w.weight, scorer)));
+    }
     let mut totals = vec![0i64; nodes.len()];
     let mut each: Vec<Vec<i64>> = Vec::with_capacity(scorers.len());
     for (_, weight, scorer) in &scorers {
@@ -166,7 +170,7 @@ fn best(
     }
     let best = first_of_heap(&totals);
     let why = scorers.iter().zip(&each).map(|((name, ..), s)| (*name, s[best])).collect();
-    (best, why)
+    Ok((best, why))
 }
 
 /// The index of the largest total. Of equal ones, the one that upstream's binary heap has at its root.

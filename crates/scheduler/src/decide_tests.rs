@@ -204,3 +204,25 @@ fn messages_of_refused_pods_end_as_upstreams() {
     let expected = "0/1 nodes are available: request r/s: device class nosuch does not exist. no new claims to deallocate, preemption: ";
     assert!(classless.starts_with(expected), "{classless}");
 }
+
+/// Clauses: R02.reasons
+#[test]
+fn invalid_preferences_fail_where_nodes_are_scored() {
+    let mut c = Cluster::default();
+    let term = |values: Value| json!({"weight": 1, "preference": {"matchExpressions": [{"key": "rank", "operator": "Gt", "values": values}]}});
+    let preferring = |terms: Value| json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}});
+    let bad = pod("p", json!({}), preferring(json!([term(json!(["4"])), term(json!(["-5"]))])));
+    c.set_node(node("a", "1", json!({"rank": "3"}), json!([])));
+    assert_eq!(run(&c, &bad).node.as_deref(), Some("a"), "a single node is not scored");
+    c.set_node(node("b", "1", json!({"rank": "7"}), json!([])));
+    let d = run(&c, &bad);
+    let error = d.error.unwrap_or_default();
+    let start = "running PreScore plugin \"NodeAffinity\": [1].matchExpressions[0].values[0][rank]: Invalid value: \"-5\": a valid label must be";
+    assert!(error.starts_with(start), "{error}");
+    assert_eq!(d.node, None);
+    let several = pod("p", json!({}), preferring(json!([term(json!(["x"])), term(json!(["y"]))])));
+    let error = run(&c, &several).error.unwrap_or_default();
+    assert!(error.contains("NodeAffinity\": [[0].matchExpressions[0].values[0]: Invalid value: \"x\": for"), "{error}");
+    let good = pod("p", json!({}), preferring(json!([term(json!(["5"]))])));
+    assert_eq!(run(&c, &good).node.as_deref(), Some("b"));
+}

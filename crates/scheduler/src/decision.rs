@@ -102,7 +102,7 @@ pub struct Decision {
     pub feasible: usize,
     /// Why all nodes were refused at once (PreFilter).
     pub pod_refusal: Option<Refusal>,
-    /// Which filter failed and why. No node is chosen then.
+    /// Which plugin failed and why. No node is chosen then.
     pub error: Option<String>,
     /// Why nodes were refused. Complete if no node fits.
     pub diagnosis: Diagnosis,

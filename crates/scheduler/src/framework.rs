@@ -99,6 +99,9 @@ pub trait NodeFilter {
 /// The result of PreFilter: the filter of nodes for a pod, none if the pod does not concern the plugin, or why no node fits.
 pub type PreFilter<'a> = Result<Option<Box<dyn NodeFilter + 'a>>, Refusal>;
 
+/// The result of PreScore: the scorer of nodes for a pod, none if the pod does not concern the plugin, or why scheduling fails.
+pub type PreScore<'a> = Result<Option<Box<dyn NodeScore + 'a>>, String>;
+
 /// Scores the feasible nodes for one pod.
 pub trait NodeScore {
     fn score(&self, node: &Node) -> i64;
@@ -197,13 +200,8 @@ pub trait Plugin: Send + Sync {
 
     /// PreScore: returns the scorer of nodes for a pod, or nothing if the pod does not concern the plugin.
     /// `nodes` are the feasible nodes.
-    fn pre_score<'a>(
-        &'a self,
-        _pod: &'a Pod,
-        _cluster: &'a Cluster,
-        _nodes: &[&'a Node],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
-        None
+    fn pre_score<'a>(&'a self, _pod: &'a Pod, _cluster: &'a Cluster, _nodes: &[&'a Node]) -> PreScore<'a> {
+        Ok(None)
     }
 
     /// The factor of this plugin's scores, unless the configuration has another one.

@@ -49,6 +49,8 @@ pub struct Requirements {
     pub requests: Resources,
     /// CPU and memory, with defaults for containers that request nothing.
     pub nonzero: Resources,
+    /// [`Self::nonzero`] of the containers alone, if the pod has requests as a whole.
+    containers: Option<Box<Resources>>,
     pub affinity: NodeAffinity,
     pub pod_affinity: PodAffinity,
     pub spread: Vec<Constraint>,
@@ -132,6 +134,14 @@ impl HostPort {
         self.port == other.port
             && self.protocol == other.protocol
             && (self.ip == other.ip || &*self.ip == "0.0.0.0" || &*other.ip == "0.0.0.0")
+    }
+}
+
+impl Requirements {
+    /// CPU and memory with which `NodeResourcesFit` scores the pod: upstream's scorers leave out requests as a whole, unlike what counts
+    /// for pods on nodes.
+    pub fn scored(&self) -> &Resources {
+        self.containers.as_deref().unwrap_or(&self.nonzero)
     }
 }
 
@@ -397,9 +407,9 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// The maximum that a pod uses: its containers and sidecars together, or an init container with the sidecars started before
+    /// The maximum that the containers use: containers and sidecars together, or an init container with the sidecars started before
     /// it (upstream `resource.PodRequests`).
-    fn total(&self, amounts: impl Fn(&Requests) -> Resources) -> Resources {
+    fn of_containers(&self, amounts: impl Fn(&Requests) -> Resources) -> Resources {
         let mut all = Resources::default();
         for c in &self.containers {
             all.add(&amounts(c));
@@ -418,7 +428,12 @@ impl<'a> Demand<'a> {
             peak.at_least(&r);
         }
         all.at_least(&peak);
-        // Pod-level requests replace those of the containers.
+        all
+    }
+
+    /// What the containers use, or what the pod requests as a whole in place of that, and its overhead.
+    fn total(&self, amounts: impl Fn(&Requests) -> Resources) -> Resources {
+        let mut all = self.of_containers(amounts);
         for name in self.desired.iter().flat_map(|list| list.keys()) {
             if matches!(name.as_str(), "cpu" | "memory") || name.starts_with(HUGEPAGES) {
                 all.set(name, self.whole.get(name));
@@ -437,6 +452,11 @@ impl From<Raw> for PodInfo {
         let demand = Demand::read(&s, resize.as_ref());
         let requests = demand.total(|c| c.resources.clone());
         let nonzero = demand.total(Requests::nonzero);
+        let containers = demand.desired.map(|_| {
+            let mut all = demand.of_containers(Requests::nonzero);
+            all.add(&demand.overhead);
+            Box::new(all)
+        });
         let sidecars = s.init_containers.iter().filter(|c| &*c.restart_policy == "Always");
         let host_ports = s
             .containers
@@ -468,6 +488,7 @@ impl From<Raw> for PodInfo {
             gated: !s.scheduling_gates.is_empty(),
             requests,
             nonzero,
+            containers,
             tolerations: s.tolerations,
             host_ports,
         };
@@ -583,5 +604,6 @@ mod tests {
         let requests = |name: &str| p.requests.get(name);
         assert_eq!((requests("cpu"), requests("example.com/a")), (1000, 1));
         assert_eq!((requests("hugepages-2Mi"), requests("hugepages-1Gi")), (128 << 20, 1 << 30));
+        assert_eq!((p.nonzero.cpu, p.scored().cpu), (1000, DEFAULT_CPU), "only the containers score");
     }
 }

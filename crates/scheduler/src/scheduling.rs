@@ -76,22 +76,19 @@ impl Scheduler {
         let filtered = filter(&framework, &pod, &self.cluster, self.start);
         let mut d = filtered.decision;
         if let Some(message) = d.error.take() {
-            let failure = Failure { reason: "SchedulerError", message, nominated: Nominated::Clear };
-            return self.fail(taken, failure).await;
+            return self.fail(taken, Failure::error(message)).await;
         }
         let narrowed = extender::narrow(&self.extenders, &pod, filtered.feasible, &mut d).await;
         let feasible = match narrowed {
             Ok(feasible) => feasible,
-            Err(e) => {
-                let message = e.to_string();
-                return self
-                    .fail(taken, Failure { reason: "SchedulerError", message, nominated: Nominated::Clear })
-                    .await;
-            }
+            Err(e) => return self.fail(taken, Failure::error(e)).await,
         };
         let scores = extender::scores(&self.extenders, &pod, &feasible).await;
         choose(&framework, &pod, &self.cluster, &feasible, &scores, &mut d);
         self.start = (self.start + d.evaluated) % self.cluster.live().max(1);
+        if let Some(message) = d.error.take() {
+            return self.fail(taken, Failure::error(message)).await;
+        }
         let Some(node) = d.node.clone() else {
             return self.refuse(taken, d).await;
         };
@@ -108,7 +105,7 @@ impl Scheduler {
                 self.queue.refused(taken.clone(), refused_by);
                 self.report(&taken, failure, None, Vec::new()).await;
             }
-            Err(ReserveError::Panicked) => self.fail(taken, Failure::error(&BindingError::Panicked)).await,
+            Err(ReserveError::Panicked) => self.fail(taken, Failure::error(BindingError::Panicked)).await,
         }
     }
 
@@ -387,7 +384,7 @@ impl Failure {
         Self { reason: "Unschedulable", message: diagnosis.message(), nominated: Nominated::Clear }
     }
 
-    fn error(error: &BindingError) -> Self {
+    fn error(error: impl ToString) -> Self {
         Self { reason: "SchedulerError", message: error.to_string(), nominated: Nominated::Clear }
     }
 }

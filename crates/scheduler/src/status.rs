@@ -57,7 +57,8 @@ pub async fn write(
     let now: Object = pod.decode()?;
     let mut status = serde_json::Map::new();
     if let Some(condition) = condition.and_then(|c| c.value(pod, &now, clock)) {
-        status.insert("conditions".into(), json!([condition]));
+        let conditions = now.at(&["status", "conditions"]).and_then(Value::as_array).into_iter().flatten();
+        status = client::condition_patch(conditions.filter_map(|c| c["type"].as_str()), condition);
     }
     match nominated {
         NominatedNode::Clear if !pod.view.nominated_node.is_empty() => {

@@ -7,6 +7,7 @@ mod decide;
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::meters;
+use crate::pod_control::condition_patch;
 use crate::views::{Pod, PodEntry, pods};
 use client::{
     ApiResource, Change, DeleteOptions, Entry, Informer, Key, Outcome, Patch, Recorder, Regarding, WorkQueue,
@@ -160,7 +161,7 @@ impl Reconcile for Controller {
         }
         self.report(&key, &uid, "Marking for deletion");
         let api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
-        let status = json!({"conditions": [decide::disruption_target(now)]});
+        let status = condition_patch(&pod, decide::disruption_target(now));
         let patch = Patch::Strategic(json!({"metadata": {"uid": &*uid}, "status": status}));
         optional(api.patch_status(&key.name, &WriteOptions::default(), &patch).await)?;
         if optional(api.delete(&key.name, &DeleteOptions::uid(&uid)).await)?.is_some() {

@@ -11,7 +11,7 @@ mod zones;
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::meters;
-use crate::pod_control::disruption_target;
+use crate::pod_control::{condition_patch, disruption_target};
 use crate::views::{Pod, PodEntry, pods};
 use client::{
     ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue,
@@ -423,7 +423,8 @@ impl Controller {
                 let api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
                 let message = "Taint manager: deleting due to NoExecute taint";
                 let target = disruption_target(&pod, "DeletionByTaintManager", message, now);
-                let patch = json!({"metadata": {"uid": &*pod.meta.uid}, "status": {"conditions": [target]}});
+                let status = condition_patch(&pod, target);
+                let patch = json!({"metadata": {"uid": &*pod.meta.uid}, "status": status});
                 optional(api.patch_status(&key.name, &WriteOptions::default(), &Patch::Strategic(patch)).await)?;
                 if optional(api.delete(&key.name, &DeleteOptions::uid(&pod.meta.uid)).await)?.is_some() {
                     meters::count(&meters::TAINT_DELETIONS, &[]);

@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::meters;
-use crate::pod_control::disruption_target;
+use crate::pod_control::{condition_patch, disruption_target};
 use crate::views::{Condition, Pod, PodEntry, pods};
 use client::informer::or_default;
 use client::{Api, ApiResource, DeleteOptions, Error, Informer, Key, Patch, Scope, WriteOptions};
@@ -178,10 +178,11 @@ async fn mark_failed(
     disruption: Option<&str>,
     now: Timestamp,
 ) -> Result<Object, Error> {
-    let mut status = json!({"phase": "Failed"});
+    let mut status = serde_json::Map::new();
     if let Some(message) = disruption {
-        status["conditions"] = json!([disruption_target(p, "DeletionByPodGC", message, now)]);
+        status = condition_patch(p, disruption_target(p, "DeletionByPodGC", message, now));
     }
+    status.insert("phase".into(), "Failed".into());
     let patch = json!({"metadata": {"uid": &*p.meta.uid}, "status": status});
     api.patch_status(&p.meta.name, &WriteOptions::default(), &Patch::Strategic(patch)).await
 }

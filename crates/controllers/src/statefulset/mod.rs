@@ -343,6 +343,8 @@ impl Work<'_> {
             self.update_claims(m).await?;
         }
         if m.matches {
+            // Upstream writes the unchanged pod, too.
+            self.record("Update", &m.pod.meta.name, None);
             return Ok(());
         }
         let mut pod = object(&pods(), &m.pod)?;

@@ -39,14 +39,14 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if a.cpu_percent != -1 {
+        k.warn("Flag --cpu-percent has been deprecated, Use --cpu with percentage or resource quantity format (e.g., '70%' for utilization or '500m' for milliCPU).");
+    }
     if a.max < 1 {
         return text(format!("--max=MAXPODS is required and must be at least 1, max: {}", a.max));
     }
     if a.max < a.min {
         return text(format!("--max=MAXPODS must be larger or equal to --min=MINPODS, max: {}, min: {}", a.max, a.min));
-    }
-    if a.cpu_percent != -1 {
-        k.warn("Flag --cpu-percent has been deprecated, Use --cpu with percentage or resource quantity format (e.g., '70%' for utilization or '500m' for milliCPU).");
     }
     if a.cpu_percent != -1 && !a.cpu.is_empty() {
         return text("--cpu-percent and --cpu are mutually exclusive");

@@ -147,12 +147,15 @@ pub enum Needs<'a> {
     Resources(Vec<&'a str>),
     /// Environment variables.
     Environment,
+    /// Random numbers, for names.
+    Random,
 }
 
 /// What was looked up for a generator.
 pub enum Resolved<'a> {
     Nothing,
     Environment(&'a dyn Fn(&str) -> Option<String>),
+    Random(&'a dyn meta::Rng),
     Object(Object),
     Resources(Vec<std::sync::Arc<crate::discovery::Resource>>),
 }
@@ -215,6 +218,7 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
             Resolved::Resources(all)
         }
         Needs::Environment => Resolved::Environment(&*k.shell.environment),
+        Needs::Random => Resolved::Random(&*k.shell.rng),
     };
     let mut o = Object::from_value(g.build_with(found)?).unwrap_or_default();
     let cluster_scoped = CLUSTER_SCOPED.contains(&o.kind());

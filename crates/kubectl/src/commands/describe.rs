@@ -171,7 +171,8 @@ async fn named(k: &mut Kube, mut i: Info) -> Result<Info> {
 
 async fn describe_object(k: &mut Kube, i: &Info, show_events: bool, chunk_size: i64) -> Result<String> {
     let o = i.object.clone().unwrap_or_default();
-    let events = if show_events { Some(events::about(k, &o, chunk_size).await?) } else { None };
+    let has_events = !WITHOUT_EVENTS.contains(&i.resource.kind.as_str());
+    let events = if show_events && has_events { Some(events::about(k, &o, chunk_size).await?) } else { None };
     let mut p = Page::new(k.shell.zone.clone(), chunk_size);
     let core = i.resource.group.is_empty();
     match i.resource.kind.as_str() {
@@ -210,12 +211,10 @@ async fn describe_object(k: &mut Kube, i: &Info, show_events: bool, chunk_size: 
         "ServiceCIDR" if i.resource.group == NETWORKING => addresses::range(&mut p, &o),
         "IPAddress" if i.resource.group == NETWORKING => addresses::address(&mut p, &o),
         "CSINode" if i.resource.group == "storage.k8s.io" => addresses::csi_node(&mut p, &o),
-        "CertificateSigningRequest" if i.resource.group == "certificates.k8s.io" => certificate::request(&mut p, &o),
+        "CertificateSigningRequest" if i.resource.group == "certificates.k8s.io" => certificate::request(&mut p, &o)?,
         _ => generic::describe(&mut p, &o),
     }
-    if let Some(e) = events
-        && !WITHOUT_EVENTS.contains(&i.resource.kind.as_str())
-    {
+    if let Some(e) = events {
         events::write(&mut p, &e, k.now());
     }
     Ok(tabwriter::describe(&p.text))
@@ -240,12 +239,19 @@ mod tests {
         let (name, uid) = (o["metadata"]["name"].as_str().unwrap(), o["metadata"]["uid"].as_str().unwrap());
         let namespace = o["metadata"]["namespace"].as_str().unwrap();
         let kind = o["kind"].as_str().unwrap();
-        let events = format!(
-            "GET /api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3D{namespace}%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3D{uid}&limit=500"
-        );
-        let event = json!({"type": "Warning", "reason": "Bad", "message": "it is\n", "count": 3, "firstTimestamp": "2026-11-21T11:00:00Z", "lastTimestamp": "2026-11-21T11:59:00Z", "source": {"component": "kubelet", "host": "n"}});
+        let events = about(namespace, name, kind, uid, 500);
+        let event = json!({"type": "Warning", "reason": "Bad", "message": "it is\n", "count": 3, "firstTimestamp": "2026-11-21T11:00:00Z", "lastTimestamp": "2026-11-21T11:59:00Z", "source": {"component": "kubelet", "host": "n"}, "involvedObject": {"fieldPath": "spec.containers{c}"}});
         let items = if kind == "Pod" { json!([event]) } else { json!([]) };
         Server::new().on(path, 200, o).on(&events, 200, json!({"items": items}))
+    }
+
+    /// The request for the events of an object.
+    fn about(namespace: &str, name: &str, kind: &str, uid: &str, limit: u32) -> String {
+        let scope = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
+        let kind = if kind == "Pod" { String::new() } else { format!("involvedObject.kind%3D{kind}%2C") };
+        format!(
+            "GET /api/v1/{scope}events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3D{namespace}%2C{kind}involvedObject.uid%3D{uid}&limit={limit}"
+        )
     }
 
     /// The content of an object must not control the terminal of its reader.
@@ -274,13 +280,8 @@ mod tests {
             ("describe configmap m", "configmaps/m", map, 2),
         ] {
             let mut s = server(&format!("GET /api/v1/namespaces/default/{path}"), o);
-            let about = |kind: &str, name: &str| {
-                format!(
-                    "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2CinvolvedObject.namespace%3Ddefault%2CinvolvedObject.kind%3D{kind}%2CinvolvedObject.uid%3Du&limit=500"
-                )
-            };
             let event = json!({"type": bad, "reason": bad, "message": bad, "count": 1, "source": {"component": bad}});
-            s = s.on(&about("Pod", "p"), 200, json!({"items": [event]}));
+            s = s.on(&about("default", "p", "Pod", "u", 500), 200, json!({"items": [event]}));
             let text = snapshot(&s, line, "").await;
             assert!(!text.contains(['\x1b', '\r']), "{line}: {text:?}");
             assert!(text.matches(shown).count() >= times, "{line}: {text}");
@@ -295,28 +296,59 @@ mod tests {
         let mut s = Server::new().on("GET /api/v1/nodes/n", 200, node).on(pods, 200, json!({"items": []}));
         for (uid, reason) in [("n", "Starting"), ("u", "RegisteredNode")] {
             let event = json!({"type": "Normal", "reason": reason, "message": "m", "source": {"component": "c"}});
-            let path = format!(
-                "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dn%2CinvolvedObject.kind%3DNode%2CinvolvedObject.uid%3D{uid}&limit=500"
-            );
-            s = s.on(&path, 200, json!({"items": [event]}));
+            s = s.on(&about("", "n", "Node", uid, 500), 200, json!({"items": [event]}));
         }
         let text = snapshot(&s, "describe node n", "").await;
         assert!(text.contains("Starting") && text.contains("RegisteredNode"), "{text}");
+    }
+
+    /// The rows of pods follow their status while they are resized, the sums do not; sidecars, overhead and resources of pods as a whole
+    /// count in both.
+    #[tokio::test]
+    async fn a_node_shows_what_its_pods_take() {
+        let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "uid": "u"}, "spec": {},
+            "status": {"capacity": {"cpu": "9"}, "allocatable": {"cpu": "1", "memory": "1Gi", "pods": "9", "example.com/a": "4"}}});
+        let container = |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu, "example.com/a": "1"}, "limits": {"cpu": cpu, "example.com/a": "1"}}});
+        let sidecar = json!({"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "100m"}}});
+        let pod = |name: &str, spec: meta::Value, status: meta::Value| json!({"metadata": {"name": name, "namespace": "x", "creationTimestamp": "2026-11-21T11:00:00Z"}, "spec": spec, "status": status});
+        let resized = json!({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "290m"}, "resources": {"limits": {"cpu": "250m"}}}]});
+        let whole = json!({"containers": [container("c", "10m")], "resources": {"requests": {"cpu": "50m", "memory": "100Mi"}}});
+        let overhead = json!({"cpu": "5m", "memory": "1Mi"});
+        let items = json!([
+            pod("resized", json!({"containers": [container("c", "200m")]}), resized),
+            pod(
+                "sidecar",
+                json!({"containers": [container("c", "10m")], "initContainers": [sidecar, container("i", "5m")], "overhead": overhead}),
+                json!({})
+            ),
+            pod("whole", whole, json!({})),
+        ]);
+        let pods = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn%2Cstatus.phase%21%3DFailed%2Cstatus.phase%21%3DSucceeded&limit=500";
+        let s = Server::new().on("GET /api/v1/nodes/n", 200, node).on(pods, 200, json!({"items": items}));
+        let text = snapshot(&s, "describe node n", "").await;
+        let expected = "\
+Non-terminated Pods:          (3 in total)
+  Namespace                   Name       CPU Requests  CPU Limits  Memory Requests  Memory Limits  Age
+  ---------                   ----       ------------  ----------  ---------------  -------------  ---
+  x                           resized    290m (28%)    250m (25%)  0 (0%)           0 (0%)         60m
+  x                           sidecar    115m (11%)    15m (1%)    1Mi (0%)         0 (0%)         60m
+  x                           whole      50m (5%)      10m (1%)    100Mi (9%)       0 (0%)         60m
+Allocated resources:
+  (Total limits may be over 100 percent, i.e., overcommitted.)
+  Resource           Requests    Limits
+  --------           --------    ------
+  cpu                365m (36%)  225m (22%)
+  memory             101Mi (9%)  0 (0%)
+  ephemeral-storage  0 (0%)      0 (0%)
+  example.com/a      3           3
+";
+        assert!(text.contains(expected), "{text}");
     }
 
     /// Related objects are listed in pages of `--chunk-size`; what the user may not list is said in the description.
     #[tokio::test]
     async fn related_objects_are_listed_in_pages() {
         let forbidden = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no pods"});
-        let about = |namespace: &str, name: &str, kind: &str, uid: &str| {
-            let scope = match namespace {
-                "" => String::new(),
-                n => format!("involvedObject.namespace%3D{n}%2C"),
-            };
-            format!(
-                "GET /api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2C{scope}involvedObject.kind%3D{kind}%2CinvolvedObject.uid%3D{uid}&limit=3"
-            )
-        };
         let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "uid": "u"}, "spec": {}, "status": {}});
         let pods_of_node = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn%2Cstatus.phase%21%3DFailed%2Cstatus.phase%21%3DSucceeded&limit=3";
         let set = json!({"kind": "ReplicaSet", "apiVersion": "apps/v1", "metadata": {"name": "r", "namespace": "default", "uid": "u"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {}}});
@@ -324,7 +356,7 @@ mod tests {
         let event =
             |reason: &str| json!({"type": "Normal", "reason": reason, "message": "m", "source": {"component": "c"}});
         let first = |next: &str| json!({"metadata": {"continue": next}, "items": [event("First")]});
-        let events = about("default", "r", "ReplicaSet", "u");
+        let events = about("default", "r", "ReplicaSet", "u", 3);
         let s = Server::new()
             .on("GET /api/v1/nodes/n", 200, node)
             .on(pods_of_node, 403, forbidden.clone())
@@ -334,7 +366,7 @@ mod tests {
             .on(&format!("{events}&continue=next"), 200, json!({"items": [event("Second")]}));
         let page = snapshot(&s, "describe node n --chunk-size=3", "").await;
         assert!(page.contains("\nPods:") && page.contains("not authorized\n"), "{page}");
-        assert!(s.requests().contains(&about("", "n", "Node", "n")), "{:?}", s.requests());
+        assert!(s.requests().contains(&about("", "n", "Node", "n", 3)), "{:?}", s.requests());
         let page = snapshot(&s, "describe rs r --chunk-size=3", "").await;
         assert!(page.contains("error in fetching pods: no pods\n"), "{page}");
         assert!(page.contains("First") && page.contains("Second"), "{page}");
@@ -427,7 +459,7 @@ Tolerations:     k:NoExecute op=Exists for 300s
 Events:
   Type     Reason  Age                From     Message
   ----     ------  ----               ----     -------
-  Warning  Bad     60s (x3 over 60m)  kubelet  it is
+  Warning  Bad     60s (x3 over 60m)  kubelet  spec.containers{c}: it is
 ";
         assert_eq!(snapshot(&s, "describe pod p", "").await, expected);
     }
@@ -521,9 +553,35 @@ Subject Alternative Names:
             "/apis/apps/v1/namespaces/default/replicasets",
             json!({"kind": "ReplicaSet", "apiVersion": "apps/v1", "metadata": metadata, "spec": {
                 "selector": {"matchLabels": {"z": "z"}, "matchExpressions": [{"key": "b", "operator": "DoesNotExist"}, {"key": "a", "operator": "Exists"}]},
-                "template": {"spec": {"containers": [{"name": "c", "livenessProbe": {"httpGet": {"path": "/x?y=%20", "port": 80, "host": "fe80::1"}}}]}},
+                "template": {"spec": {"containers": [{"name": "c", "livenessProbe": {"httpGet": {"path": "/x?y=%20", "port": 80, "host": "fe80::1", "scheme": "HTTP"}}}]}},
             }}),
             &["a,!b,z=z\n", "http-get http://[fe80::1]:80/x%3Fy=%2520 delay"],
+        )
+        .await;
+        has(
+            "/api/v1/namespaces",
+            json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "x", "uid": "u"}, "status": {"conditions": [
+                {"type": "NamespaceContentRemaining", "status": "True", "lastTransitionTime": "2026-11-21T11:00:00Z", "reason": "R", "message": "m"}]}}),
+            &["Conditions:\n  Type", "NamespaceContentRemaining  True    Sat, 21 Nov 2026 11:00:00 +0000  R       m\n"],
+        )
+        .await;
+        has(
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            json!({"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "x", "uid": "u"}, "rules": [
+                {"apiGroups": ["apps"], "resources": ["*"], "verbs": ["get", "get"]}, {"nonResourceURLs": ["/x"], "verbs": ["get", "post"]}]}),
+            &["[/x]               []              [get]\n", "[/x]               []              [post]\n", "*.apps     []                 []              [get]\n"],
+        )
+        .await;
+        let ended =
+            json!({"name": "x", "namespace": "default", "uid": "u", "deletionTimestamp": "2026-11-21T11:00:00Z"});
+        let profile = json!({"type": "Localhost", "localhostProfile": "a.json"});
+        has(
+            "/api/v1/namespaces/default/pods",
+            json!({"kind": "Pod", "apiVersion": "v1", "metadata": ended, "status": {"phase": "Failed"}, "spec": {
+                "securityContext": {"seccompProfile": profile}, "resources": {"requests": {"cpu": "1"}},
+                "containers": [{"name": "c", "envFrom": [{"prefix": "p"}], "env": [{"name": "E", "valueFrom": {"fileKeyRef": {}}}],
+                    "volumeDevices": [{"name": "v", "devicePath": "/v"}]}]}}),
+            &["Failed\n", "LocalhostProfile:  a.json\n", "Resources:\n  Requests:\n    cpu:  1\n", "Environment:\n    Mounts:", "<none>\n      /v from v\n"],
         )
         .await;
     }

@@ -165,14 +165,14 @@ mod tests {
     #[tokio::test]
     async fn escapes_control_characters() {
         let event = json!({"metadata": {"name": "e", "namespace": "default"}, "type": "\x1b[T", "reason": "\x1b[R", "message": "one\r\x1b[2J ",
-            "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "\x1b[K", "name": "\x1b[N"}});
+            "firstTimestamp": "2026-11-21T11:59:00Z", "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "\x1b[K", "name": "\x1b[N"}});
         let s = Server::new().on("GET /api/v1/namespaces/default/events?limit=500", 200, json!({"items": [event]}));
         assert_eq!(snapshot(&s, "events --no-headers", "").await, "60s   ^[[T   ^[[R   ^[[K/^[[N   one\\r^[[2J\n");
     }
 
     #[tokio::test]
     async fn lists_and_watches_events() {
-        let event = |reason: &str, ty: &str| json!({"metadata": {"name": reason, "namespace": "default"}, "type": ty, "reason": reason, "message": "m ", "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "Pod", "name": "p"}});
+        let event = |reason: &str, ty: &str| json!({"metadata": {"name": reason, "namespace": "default"}, "type": ty, "reason": reason, "message": "m ", "firstTimestamp": "2026-11-21T11:59:00Z", "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "Pod", "name": "p"}});
         let change = |t: &str, o: meta::Value| format!("{}\n", json!({"type": t, "object": o}));
         let changes = change("ADDED", event("B", "Normal"))
             + &change("ADDED", event("C", "Warning"))

@@ -3,7 +3,7 @@
 use super::create::{WriteFlags, submit};
 use super::run::Overrides;
 use crate::error::{Error, Result, text};
-use crate::flags::{DryRunStrategy, FileFlags};
+use crate::flags::{DryRunStrategy, FileFlags, labels};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::last_applied::annotate_generated;
@@ -57,17 +57,6 @@ pub struct Arguments {
     pub write: WriteFlags,
 }
 
-fn pairs(s: &str) -> Result<Map<String, Value>> {
-    let mut out = Map::new();
-    for p in s.split(',').filter(|p| !p.is_empty()) {
-        match p.split_once('=') {
-            Some((k, v)) => out.insert(k.to_owned(), v.into()),
-            None => return text(format!("unexpected label spec: {p}")),
-        };
-    }
-    Ok(out)
-}
-
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     k.scheme = Some(scheme::KUBECTL);
     if a.resources.is_empty() && a.files.is_empty() {
@@ -112,7 +101,7 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
             let group = from.api_version().split_once('/').map_or("", |(g, _)| g);
             return text(format!("cannot expose a {}", crate::discovery::dotted(other, group)));
         }
-        (s, _) => pairs(s)?,
+        (s, _) => labels(s)?,
     };
     if selector.is_empty() {
         return text("selector must be specified");
@@ -120,7 +109,7 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
     let ports = ports(a, from, kind)?;
     let labels = match a.labels.as_str() {
         "" => from.at(&["metadata", "labels"]).and_then(Value::as_object).cloned().unwrap_or_default(),
-        l => pairs(l)?,
+        l => labels(l)?,
     };
     // Names of services are shorter than those of other objects.
     let name = if a.name.is_empty() { from.name().get(..63).unwrap_or(from.name()) } else { &a.name };

@@ -208,6 +208,22 @@ mod tests {
         assert_eq!(snapshot(&s, line, "").await, "! No resources found in default namespace.\n");
     }
 
+    /// With `-A`, the column of namespaces that one type has stays for those after it, also if there are no objects of it.
+    #[tokio::test]
+    async fn the_column_of_namespaces_stays() {
+        let s = Server::new().on("GET /api/v1/pods?limit=500", 200, table(&[])).on(
+            "GET /api/v1/nodes?limit=500",
+            200,
+            table(&[("n", "Ready")]),
+        );
+        for (line, expected) in [
+            ("get pods,nodes -A", "NAMESPACE   NAME     STATUS\ndefault     node/n   Ready\n"),
+            ("get nodes,pods -A", "NAME     STATUS\nnode/n   Ready\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
+        }
+    }
+
     #[tokio::test]
     async fn prints_tables() {
         let s = Server::new()

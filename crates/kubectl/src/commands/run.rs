@@ -5,7 +5,7 @@ use super::create::{WriteFlags, submit};
 use super::delete::cascade;
 use super::exec::detach;
 use crate::error::{Error, Result, text};
-use crate::flags::{DryRunStrategy, FileFlags};
+use crate::flags::{DryRunStrategy, FileFlags, labels};
 use crate::kube::{Kube, POLL_INTERVAL};
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -151,15 +151,14 @@ pub struct DeletionFlags {
     pub wait: bool,
 }
 
-fn map(all: impl Iterator<Item = String>, what: &str) -> Result<Map<String, Value>> {
-    let mut out = Map::new();
-    for l in all.filter(|l| !l.is_empty()) {
-        match l.split_once('=') {
-            Some((k, v)) if !k.is_empty() => out.insert(k.to_owned(), v.into()),
-            _ => return text(format!("unexpected {what} spec: {l}")),
-        };
+fn annotations(all: &[String]) -> Result<Map<String, Value>> {
+    let pair = |a: &String| a.split_once('=').filter(|(k, _)| !k.is_empty()).map(|(k, v)| (k.to_owned(), v.into()));
+    let given: Vec<&String> = all.iter().filter(|a| !a.is_empty()).collect();
+    let invalid: Vec<&str> = given.iter().filter(|a| pair(a).is_none()).map(|a| a.as_str()).collect();
+    if !invalid.is_empty() {
+        return text(format!("invalid annotations format: {}", invalid.join(", ")));
     }
-    Ok(out)
+    Ok(given.into_iter().filter_map(pair).collect())
 }
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
@@ -203,7 +202,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     let labels = match a.labels.as_str() {
         "" => json!({"run": a.name}),
-        l => map(l.split(',').map(str::to_owned), "label")?.into(),
+        l => labels(l)?.into(),
     };
     let mut c = json!({"name": a.name, "image": a.image, "resources": {}});
     if !a.args.is_empty() {
@@ -215,7 +214,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         let mut all = Vec::new();
         for e in env {
             match e.split_once('=') {
-                Some((n, v)) if !n.is_empty() => {
+                Some((n, v)) if meta::names::env_var_name(n).is_empty() => {
                     all.push(if v.is_empty() { json!({"name": n}) } else { json!({"name": n, "value": v}) });
                 }
                 _ => return text(format!("invalid env: {e}")),
@@ -254,7 +253,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": a.name, "labels": labels},
         "spec": {"containers": [c], "dnsPolicy": "ClusterFirst", "restartPolicy": a.restart}, "status": {},
     });
-    let annotations = map(a.annotations.iter().cloned(), "annotation")?;
+    let annotations = annotations(&a.annotations)?;
     if !annotations.is_empty() {
         pod["metadata"]["annotations"] = annotations.into();
     }

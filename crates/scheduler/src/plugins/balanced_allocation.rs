@@ -1,7 +1,7 @@
 //! Prefers nodes whose resources the pod brings into balance.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
+use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point, PreScore};
 use crate::plugins::Reservations;
 use crate::plugins::node_resources_fit::Provided;
 use crate::pod::Pod;
@@ -40,15 +40,15 @@ impl Plugin for BalancedAllocation {
     }
 
     /// A pod without requests does not affect the balance.
-    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
         let requests = &pod.view.requests;
         let counts = |r: &Resource| matches!(r, Resource::Cpu | Resource::Memory | Resource::EphemeralStorage);
         let all = self.resources.iter().map(|resource| (resource, requests.of(resource)));
         let resources: Vec<_> = all.filter(|(resource, requested)| *requested != 0 || counts(resource)).collect();
         if resources.iter().all(|(_, requested)| *requested == 0) {
-            return None;
+            return Ok(None);
         }
-        Some(Box::new(Balance { resources, provided: Provided::new(cluster.devices(), &self.reservations) }))
+        Ok(Some(Box::new(Balance { resources, provided: Provided::new(cluster.devices(), &self.reservations) })))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::allocation::{AllocationError, Allocator, Found, Offer, is_usable};
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::{DeviceClaim, DeviceClaimInfo, Devices};
 use crate::framework::{
-    NodeFilter, NodeScore, Plugin, Point, PostFilter, PostFilterContext, PreFilter, Read, Refusal, normalize,
+    NodeFilter, NodeScore, Plugin, Point, PostFilter, PostFilterContext, PreFilter, PreScore, Read, Refusal, normalize,
 };
 use crate::plugins::Handle;
 use crate::pod::Pod;
@@ -312,10 +312,10 @@ impl Plugin for DynamicResources {
         PostFilter::Refused(reason.into())
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        let check = Check::new(self, pod, cluster.devices()).ok().flatten()?;
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
+        let Ok(Some(check)) = Check::new(self, pod, cluster.devices()) else { return Ok(None) };
         let has_choice = |c: &Arc<DeviceClaim>| preference::alternatives(&c.view.devices).next().is_some();
-        check.claims.iter().any(|c| has_choice(c)).then(|| Box::new(Preferred(check)) as _)
+        Ok(check.claims.iter().any(|c| has_choice(c)).then(|| Box::new(Preferred(check)) as _))
     }
 
     fn reserve(&self, pod: &Pod, node: &str, cluster: &Cluster) -> Result<(), Refusal> {

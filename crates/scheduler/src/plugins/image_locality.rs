@@ -1,7 +1,7 @@
 //! Prefers nodes that have the pod's images, weighted by image size and by the number of nodes with the image.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point};
+use crate::framework::{MAX_SCORE, NodeScore, Plugin, Point, PreScore};
 use crate::pod::Pod;
 
 /// Image sizes below the minimum do not count; sizes above the maximum (per container) count as the maximum.
@@ -31,7 +31,7 @@ impl Plugin for ImageLocality {
         &[Point::Score]
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
         let images: Vec<_> = pod
             .view
             .images
@@ -43,9 +43,9 @@ impl Plugin for ImageLocality {
             .collect();
         // If no node has any of the images, all score the same.
         if images.is_empty() {
-            return None;
+            return Ok(None);
         }
-        Some(Box::new(Images { images, containers: pod.view.images.len() as i64 }))
+        Ok(Some(Box::new(Images { images, containers: pod.view.images.len() as i64 })))
     }
 }
 

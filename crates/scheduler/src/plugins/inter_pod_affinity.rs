@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, Node};
 use crate::counts::Counts;
 use crate::explain::{Change, Shortfall};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, PreScore, Read, Refusal};
 use crate::pod::Pod;
 use crate::pod_affinity::{NamespaceLabels, Term};
 use crate::topology::{ByDomain, Included, Matcher, Query, Terms};
@@ -117,10 +117,10 @@ impl Plugin for InterPodAffinity {
         Ok(Some(Box::new(check)))
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
         let own = &pod.view.pod_affinity.preferred;
         if own.is_empty() && (self.ignore_preferences_of_others || !cluster.has_preferred_affinity()) {
-            return None;
+            return Ok(None);
         }
         let labels = cluster.namespace_labels();
         let mut sums = Sums::default();
@@ -142,7 +142,7 @@ impl Plugin for InterPodAffinity {
                 count(topology.required(nodes), Some(self.hard_weight));
             }
         });
-        if sums.0.is_empty() { None } else { Some(Box::new(sums)) }
+        Ok(if sums.0.is_empty() { None } else { Some(Box::new(sums)) })
     }
 
     fn weight(&self) -> i64 {

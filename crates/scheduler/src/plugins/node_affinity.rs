@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::explain::{Change, Shortfall, plural};
-use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal, normalize};
+use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, PreScore, Read, Refusal, normalize};
 use crate::pod::Pod;
 use meta::LabelSelector;
 use meta::selector::{Operator, Requirement};
@@ -46,9 +46,12 @@ impl Plugin for NodeAffinity {
         Ok(Some(Box::new(check)))
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
         let any = !pod.view.affinity.preferred.is_empty() || !self.added.preferred.is_empty();
-        any.then(|| Box::new(self.check(pod)) as Box<dyn NodeScore>)
+        if let Some(errors) = pod.view.affinity.preferred_errors() {
+            return Err(errors);
+        }
+        Ok(any.then(|| Box::new(self.check(pod)) as _))
     }
 
     fn weight(&self) -> i64 {

@@ -5,7 +5,7 @@ use crate::capacity::InUse;
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::devices::Devices;
 use crate::explain::{Change, Shortfall, amount, plural};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, PreScore, Read, Refusal};
 use crate::plugins::Reservations;
 use crate::pod::Pod;
 use crate::resources::{Resource, Resources};
@@ -165,19 +165,19 @@ impl Plugin for NodeResourcesFit {
         Ok(Some(Box::new(Check { devices, requests })))
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
         let provided = Provided::new(cluster.devices(), &self.reservations);
         let resources = self.resources.iter().filter_map(|(name, weight)| {
             let resource = Resource::from(&**name);
             let (requests, counts) = match resource {
-                Resource::Cpu | Resource::Memory => (&pod.view.nonzero, true),
+                Resource::Cpu | Resource::Memory => (pod.view.scored(), true),
                 Resource::EphemeralStorage => (&pod.view.requests, true),
                 // A pod that requests none of it is not affected.
                 _ => (&pod.view.requests, pod.view.requests.of(&resource) != 0),
             };
             counts.then(|| Scored { requested: requests.of(&resource), resource, weight: *weight })
         });
-        Some(Box::new(Usage { strategy: &self.strategy, resources: resources.collect(), provided }))
+        Ok(Some(Box::new(Usage { strategy: &self.strategy, resources: resources.collect(), provided })))
     }
 
     fn reads(&self) -> &'static [Read] {

@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::counts::Counts;
 use crate::explain::{Change, Shortfall, plural};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Point, PreFilter, PreScore, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
 use crate::topology::{ByDomain, Included, Matcher, Query};
@@ -183,18 +183,13 @@ impl Plugin for PodTopologySpread {
         Ok(Some(Box::new(Check::new(pod, cluster, constraints))))
     }
 
-    fn pre_score<'a>(
-        &'a self,
-        pod: &'a Pod,
-        cluster: &'a Cluster,
-        nodes: &[&'a Node],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, cluster: &'a Cluster, nodes: &[&'a Node]) -> PreScore<'a> {
         let constraints = self.constraints(pod, cluster, false);
         if constraints.is_empty() {
-            return None;
+            return Ok(None);
         }
         let needs_all_keys = !pod.view.spread.is_empty() || !self.system;
-        Some(Box::new(Spread::new(pod, cluster, nodes, constraints, needs_all_keys)))
+        Ok(Some(Box::new(Spread::new(pod, cluster, nodes, constraints, needs_all_keys))))
     }
 
     fn weight(&self) -> i64 {

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Node};
 use crate::explain::{Change, Shortfall, taint_text};
-use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, Read, Refusal, normalize};
+use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Point, PreFilter, PreScore, Read, Refusal, normalize};
 use crate::pod::Pod;
 use placement::{EXCLUDING, Taint, Toleration, is_tolerated, untolerated};
 
@@ -25,8 +25,8 @@ impl Plugin for TaintToleration {
         Ok(Some(Box::new(Check(&pod.view.tolerations))))
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
-        Some(Box::new(Check(&pod.view.tolerations)))
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
+        Ok(Some(Box::new(Check(&pod.view.tolerations))))
     }
 
     fn weight(&self) -> i64 {

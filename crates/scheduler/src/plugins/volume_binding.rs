@@ -293,7 +293,8 @@ impl Plugin for VolumeBinding {
             return None;
         }
         let (client, timeout, node) = (self.client.clone()?, self.timeout, node.clone());
-        Some(Box::pin(async move { wait::bind(&client, &plan, &node, timeout).await }))
+        let pod = pod.clone();
+        Some(Box::pin(async move { wait::bind(&client, &plan, &pod, &node, timeout).await }))
     }
 
     fn post_bind(&self, pod: &Pod, _: &str) {

@@ -5,7 +5,7 @@ use client::Informers;
 use futures::future::BoxFuture;
 use scheduler::Cluster;
 use scheduler::cluster::Node;
-use scheduler::framework::{NodeScore, Nomination, Permit, Plugin, PostFilter, PostFilterContext, PreFilter, Refusal};
+use scheduler::framework::{Nomination, Permit, Plugin, PostFilter, PostFilterContext, PreFilter, PreScore, Refusal};
 use scheduler::pod::Pod;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -71,9 +71,9 @@ impl Plugin for Probe {
         PostFilter::Nominated(Nomination { node: node.name.clone(), victims })
     }
 
-    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&'a self, pod: &'a Pod, _: &'a Cluster, _: &[&'a Node]) -> PreScore<'a> {
         self.call("PreScore", pod);
-        None
+        Ok(None)
     }
 
     fn reserve(&self, pod: &Pod, _: &str, _: &Cluster) -> Result<(), Refusal> {

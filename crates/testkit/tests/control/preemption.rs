@@ -86,7 +86,7 @@ async fn a_pod_of_higher_priority_takes_the_place_of_the_lowest() {
         })
         .await;
     let conditions = victim.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
-    let disrupted = conditions.iter().find(|c| c["type"] == "DisruptionTarget").expect("the condition");
+    let disrupted = conditions.last().filter(|c| c["type"] == "DisruptionTarget").expect("the condition, as the last");
     assert_eq!((&disrupted["status"], &disrupted["reason"]), (&json!("True"), &json!("PreemptionByScheduler")));
     assert_eq!(disrupted["message"], "default-scheduler: preempting to accommodate a higher priority pod");
     p.nominated("high", Some("a")).await;

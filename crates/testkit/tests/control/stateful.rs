@@ -100,12 +100,24 @@ async fn claims_go_with_pods_and_set_if_the_policy_says_so() {
     p.node("n1", "8").await;
     let claim = json!({"metadata": {"name": "www"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});
-    let policy = json!({"whenDeleted": "Delete", "whenScaled": "Delete"});
-    p.stateful(3, json!({"volumeClaimTemplates": [claim], "persistentVolumeClaimRetentionPolicy": policy})).await;
+    let policy = |deleted: &str| json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": deleted, "whenScaled": "Delete"}});
+    let mut spec = policy("Retain");
+    spec["volumeClaimTemplates"] = json!([claim]);
+    p.stateful(3, spec).await;
     p.counts(&[("availableReplicas", 3)]).await;
+    p.patch("statefulsets", "web", json!({"spec": policy("Delete")})).await;
     p.until("the set to own its claims", async || {
         let owners = p.list("persistentvolumeclaims").await;
         owners.iter().all(|c| c.controller_of().is_some_and(|o| o.kind == "StatefulSet")).then_some(())
+    })
+    .await;
+    p.until("the event", async || {
+        let text = Some("Update Pod web-2 in StatefulSet web successful");
+        let events = p.list("events").await;
+        events
+            .iter()
+            .any(|e| e.str_at(&["message"]) == text && e.str_at(&["reason"]) == Some("SuccessfulUpdate"))
+            .then_some(())
     })
     .await;
     p.patch("statefulsets", "web", json!({"spec": {"replicas": 1}})).await;

@@ -2,7 +2,7 @@
 
 use super::{Generator, Needs, Resolved, WriteFlags};
 use crate::error::{Result, text};
-use meta::Value;
+use meta::{Rng, Value};
 use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -25,17 +25,28 @@ pub struct Deployment {
     pub write: WriteFlags,
 }
 
-/// Derives the container name from an image: `registry:5000/team/App_1:v2` becomes `app-1`.
-pub fn container_name(image: &str) -> String {
+/// Derives the container name from an image: `registry:5000/team/app:v2` becomes `app`. A name with `_` or `.` gets `-` instead, and
+/// random letters at its end.
+fn container_name(image: &str, rng: Option<&dyn Rng>) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     let name = last.split(['@', ':']).next().unwrap_or(last);
-    let name: String =
-        name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
-    name.trim_matches('-').to_owned()
+    match rng.filter(|_| name.contains(['_', '.'])) {
+        Some(rng) => format!("{}-{}", name.replace(['_', '.'], "-"), meta::random::suffix(rng, 5)),
+        None => name.to_owned(),
+    }
 }
 
 impl Generator for Deployment {
+    fn needs(&self) -> Needs<'_> {
+        Needs::Random
+    }
+
     fn build(&self) -> Result<Value> {
+        self.build_with(Resolved::Nothing)
+    }
+
+    fn build_with(&self, found: Resolved<'_>) -> Result<Value> {
+        let rng = if let Resolved::Random(rng) = found { Some(rng) } else { None };
         if self.image.len() > 1 && !self.command.is_empty() {
             return text("cannot specify multiple --image options and command");
         }
@@ -45,7 +56,7 @@ impl Generator for Deployment {
             .iter()
             .enumerate()
             .map(|(n, i)| {
-                let mut c = json!({"name": container_name(i), "image": i, "resources": {}});
+                let mut c = json!({"name": container_name(i, rng), "image": i, "resources": {}});
                 if !self.command.is_empty() {
                     c["command"] = self.command.clone().into();
                 }
@@ -169,5 +180,19 @@ impl Generator for CronJob {
             },
             "status": {},
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    /// Two images may differ in what a name of a container cannot have. Capitals stay, and the server refuses them.
+    #[tokio::test]
+    async fn containers_have_the_names_of_their_images() {
+        let line = "create deployment d --image=r:5000/t/app:v2 --image=Up@sha256:0 --image=a_b.c --dry-run=client -o jsonpath={.spec.template.spec.containers[*].name}";
+        let names = snapshot(&Server::new(), line, "").await;
+        let (names, suffix) = names.rsplit_once('-').unwrap_or_default();
+        assert_eq!((names, suffix.trim().len()), ("app Up a-b-c", 5), "{names}-{suffix}");
     }
 }

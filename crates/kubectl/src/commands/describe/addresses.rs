@@ -13,17 +13,7 @@ pub fn range(p: &mut Page, o: &Object) {
         return;
     }
     p.line(0, "Status:");
-    p.line(0, "Conditions:");
-    p.line(1, "Type\tStatus\tLastTransitionTime\tReason\tMessage");
-    p.line(1, "----\t------\t------------------\t------\t-------");
-    for c in conditions {
-        let since = p.time(c["lastTransitionTime"].as_str().unwrap_or_default());
-        let field = |key: &str| show(&c[key]);
-        p.line(
-            1,
-            format!("{}\t{}\t{since}\t{}\t{}", field("type"), field("status"), field("reason"), field("message")),
-        );
-    }
+    p.conditions(conditions);
 }
 
 pub fn address(p: &mut Page, o: &Object) {

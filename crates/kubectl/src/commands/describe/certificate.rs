@@ -1,12 +1,13 @@
 //! Describes certificate signing requests with their content.
 
 use super::page::{Page, list, pairs};
+use crate::error::{Result, text as text_error};
 use base64::Engine as _;
 use meta::Object;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, ParsedExtension, X509CertificationRequest};
 
-pub fn request(p: &mut Page, o: &Object) {
+pub fn request(p: &mut Page, o: &Object) -> Result {
     let text = |path: &[&str]| o.str_at(path).unwrap_or_default().to_owned();
     let plain = |path: &[&str]| match pairs(o.at(path)).map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>() {
         all if all.is_empty() => "<none>".to_owned(),
@@ -25,8 +26,9 @@ pub fn request(p: &mut Page, o: &Object) {
     }
     p.field("Status", status(o));
     let pem = base64::engine::general_purpose::STANDARD.decode(text(&["spec", "request"])).unwrap_or_default();
-    if content(p, &pem).is_none() {
-        p.field("Error parsing CSR", "it is no certificate request");
+    match content(p, &pem) {
+        Some(()) => Ok(()),
+        None => text_error("Error parsing CSR: PEM block type must be CERTIFICATE REQUEST"),
     }
 }
 

@@ -11,32 +11,31 @@ use meta::{Object, Value};
 /// The annotation of a mirror pod with the UID of its static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Returns the events of an object, sorted by time.
+/// Returns the events of an object, sorted by `lastTimestamp`. Those of cluster-scoped objects may be in any namespace.
 pub async fn about(k: &mut Kube, o: &Object, chunk_size: i64) -> Result<Vec<Object>> {
-    let namespace = if o.namespace().is_empty() { "default" } else { o.namespace() };
-    let mut fields = format!("involvedObject.name={}", o.name());
-    if !o.namespace().is_empty() {
-        fields.push_str(&format!(",involvedObject.namespace={}", o.namespace()));
-    }
+    let mut fields = format!("involvedObject.name={},involvedObject.namespace={}", o.name(), o.namespace());
     let uids = match o.kind() {
         // Kubelets report about their node with its name as UID, controllers with its UID.
         "Node" => vec![o.uid(), o.name()],
         // Those of a static pod are not about its mirror pod.
         _ => vec![o.annotation(MIRROR).unwrap_or(o.uid())],
     };
+    if o.kind() != "Pod" {
+        fields.push_str(&format!(",involvedObject.kind={}", o.kind()));
+    }
     let mut all = Vec::new();
     for uid in uids {
-        let fields = format!("{fields},involvedObject.kind={},involvedObject.uid={uid}", o.kind());
+        let fields = format!("{fields},involvedObject.uid={uid}");
         // Without permission to read events, the object is still described.
         let selection = Selection { fields: &fields, page: Some(chunk_size), ..Selection::default() };
-        all.extend(related::objects(k, "events", namespace, &selection).await.unwrap_or_default());
+        all.extend(related::objects(k, "events", o.namespace(), &selection).await.unwrap_or_default());
     }
-    all.sort_by_key(last);
+    all.sort_by_key(|e| e.str_at(&["lastTimestamp"]).unwrap_or_default().to_owned());
     Ok(all)
 }
 
-fn first(e: &Object) -> String {
-    e.str_at(&["firstTimestamp"]).or_else(|| e.str_at(&["eventTime"])).unwrap_or_default().to_owned()
+fn first(e: &Object) -> &str {
+    e.str_at(&["eventTime"]).or_else(|| e.str_at(&["firstTimestamp"])).unwrap_or_default()
 }
 
 /// Returns the time of the last occurrence.
@@ -50,12 +49,16 @@ pub fn last(e: &Object) -> String {
 
 /// `5s`, or `5s (x3 over 2m)`.
 pub fn interval(e: &Object, now: jiff::Timestamp) -> String {
-    let count = e.int_at(&["series", "count"]).or_else(|| e.int_at(&["count"])).unwrap_or(0);
-    if count > 1 {
-        return format!("{} (x{count} over {})", age(&last(e), now), age(&first(e), now));
+    let since = |path: &[&str]| age(e.str_at(path).unwrap_or_default(), now);
+    let first = age(first(e), now);
+    if let Some(series) = e.get("series").filter(|s| s.is_object()) {
+        let count = series["count"].as_i64().unwrap_or(0);
+        return format!("{} (x{count} over {first})", since(&["series", "lastObservedTime"]));
     }
-    let at = if first(e).is_empty() { last(e) } else { first(e) };
-    age(&at, now)
+    match e.int_at(&["count"]) {
+        Some(count) if count > 1 => format!("{} (x{count} over {first})", since(&["lastTimestamp"])),
+        _ => first,
+    }
 }
 
 /// Writes the events as a table.
@@ -71,9 +74,11 @@ pub fn write(p: &mut Page, all: &[Object], now: jiff::Timestamp) {
             .filter(|c| !c.is_empty())
             .or_else(|| e.str_at(&["reportingComponent"]))
             .unwrap_or_default();
-        p.line(
-            1,
-            format!("{}\t{}\t{}\t{from}\t{}", text("type"), text("reason"), interval(e, now), text("message").trim()),
-        );
+        let message = text("message").trim();
+        let message = match e.str_at(&["involvedObject", "fieldPath"]).filter(|path| !path.is_empty()) {
+            Some(path) => format!("{path}: {message}"),
+            None => message.to_owned(),
+        };
+        p.line(1, format!("{}\t{}\t{}\t{from}\t{message}", text("type"), text("reason"), interval(e, now)));
     }
 }

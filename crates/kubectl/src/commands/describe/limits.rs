@@ -28,9 +28,13 @@ pub fn quota(p: &mut Page, o: &Object) {
     scopes(p, o, "", " ");
     p.line(0, "Resource\tUsed\tHard\n--------\t----\t----");
     for (name, hard) in pairs(o.at(&["status", "hard"])) {
-        let used = o.str_at(&["status", "used", &name]).unwrap_or_default();
-        p.line(0, format!("{name}\t{used}\t{hard}"));
+        p.line(0, format!("{name}\t{}\t{hard}", used(o, &name)));
     }
+}
+
+/// How much of a resource is used; nothing is `0`.
+pub fn used<'a>(quota: &'a Object, name: &str) -> &'a str {
+    quota.str_at(&["status", "used", name]).unwrap_or("0")
 }
 
 /// Writes the scopes of a quota, by name, with their meanings.
@@ -77,10 +81,9 @@ pub fn range(p: &mut Page, o: &Object) {
 
 pub fn budget(p: &mut Page, o: &Object) {
     p.name_and_namespace(o);
-    for (title, key) in [("Min available", "minAvailable"), ("Max unavailable", "maxUnavailable")] {
-        if let Some(v) = o.at(&["spec", key]) {
-            p.field(title, show(v));
-        }
+    let bounds = [("Min available", "minAvailable"), ("Max unavailable", "maxUnavailable")];
+    if let Some((title, v)) = bounds.iter().find_map(|(title, key)| Some((title, o.at(&["spec", key])?))) {
+        p.field(title, show(v));
     }
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.line(0, "Status:");
@@ -97,7 +100,7 @@ pub fn budget(p: &mut Page, o: &Object) {
 pub fn priority(p: &mut Page, o: &Object) {
     let text = |key: &str| o.get(key).map(show).unwrap_or_default();
     p.field("Name", o.name());
-    p.field("Value", text("value"));
+    p.field("Value", o.int_at(&["value"]).unwrap_or(0).to_string());
     p.field("GlobalDefault", (o.get("globalDefault") == Some(&Value::Bool(true))).to_string());
     p.field("PreemptionPolicy", text("preemptionPolicy"));
     p.field("Description", text("description"));
@@ -170,13 +173,13 @@ fn metric(p: &mut Page, m: &Value, current: &Value) {
         }
         "Object" => {
             let on = format!("{}/{}", show(&spec["describedObject"]["kind"]), show(&spec["describedObject"]["name"]));
-            let (word, k) =
-                if target["value"].is_null() { ("average value", "averageValue") } else { ("value", "value") };
+            let is_average = target["type"] == "AverageValue";
+            let (word, k) = if is_average { ("average value", "averageValue") } else { ("value", "value") };
             (format!("{name:?} on {on} (target {word})"), format!("{} / {}", amount(&now[k]), show(&target[k])))
         }
         "External" => {
-            let (word, k) =
-                if target["value"].is_null() { ("average value", "averageValue") } else { ("value", "value") };
+            let is_average = !target["averageValue"].is_null();
+            let (word, k) = if is_average { ("average value", "averageValue") } else { ("value", "value") };
             (format!("{name:?} (target {word})"), format!("{} / {}", amount(&now[k]), show(&target[k])))
         }
         _ => return p.line(1, format!("<unknown metric type {kind:?}>")),
@@ -198,8 +201,6 @@ fn rules(p: &mut Page, title: &str, v: &Value) {
             let [t, n, s] = ["type", "value", "periodSeconds"].map(|k| show(&policy[k]));
             p.line(3, format!("- Type: {t}\tValue: {n}\tPeriod: {s} seconds"));
         }
-    } else if let Some(select) = v["selectPolicy"].as_str() {
-        p.line(2, format!("Select Policy: {select}"));
     }
 }
 

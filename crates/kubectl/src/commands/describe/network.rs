@@ -5,14 +5,15 @@ use super::service::{endpoints, slices};
 use crate::error::Result;
 use crate::kube::Kube;
 use meta::{Object, Value};
+use std::collections::BTreeSet;
 
 pub async fn ingress(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.field("Name", o.name());
     p.labels(0, "Labels", o.at(&["metadata", "labels"]));
     p.field("Namespace", o.namespace());
-    let address = |i: &Value| if i["ip"].is_string() { show(&i["ip"]) } else { show(&i["hostname"]) };
-    let addresses = list(o.at(&["status", "loadBalancer", "ingress"])).iter().map(address);
-    p.field("Address", addresses.collect::<Vec<_>>().join(","));
+    let address = |i: &Value| [show(&i["ip"]), show(&i["hostname"])].into_iter().find(|a| !a.is_empty());
+    let addresses = list(o.at(&["status", "loadBalancer", "ingress"])).iter().filter_map(address);
+    p.field("Address", addresses.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(","));
     p.field("Ingress Class", o.str_at(&["spec", "ingressClassName"]).unwrap_or("<none>"));
     let default = match o.at(&["spec", "defaultBackend"]) {
         Some(b) => backend(k, o, b).await?,
@@ -35,7 +36,7 @@ pub async fn ingress(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let mut any = false;
     for r in rules.iter().filter(|r| r.get("http").is_some()) {
         any = true;
-        p.line(1, format!("{} \t", r["host"].as_str().filter(|h| !h.is_empty()).unwrap_or("*")));
+        p.line(1, format!("{}\t", r["host"].as_str().filter(|h| !h.is_empty()).unwrap_or("*")));
         for path in list(r["http"].get("paths")) {
             let to = backend(k, o, &path["backend"]).await?;
             p.line(2, format!("\t{} \t{to}", show(&path["path"])));
@@ -51,7 +52,8 @@ pub async fn ingress(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 async fn backend(k: &mut Kube, o: &Object, b: &Value) -> Result<String> {
     let Some(s) = b.get("service") else {
         let r = &b["resource"];
-        let (group, kind, name) = (show(&r["apiGroup"]), show(&r["kind"]), show(&r["name"]));
+        let group = r["apiGroup"].as_str().unwrap_or("<none>");
+        let (kind, name) = (show(&r["kind"]), show(&r["name"]));
         return Ok(format!("APIGroup: {group}, Kind: {kind}, Name: {name}"));
     };
     let port = &s["port"];
@@ -142,7 +144,8 @@ pub fn slice(p: &mut Page, o: &Object) {
     p.line(0, "Endpoints:");
     for e in all {
         let addresses: Vec<String> = list(e.get("addresses")).iter().map(show).collect();
-        p.line(1, format!("- Addresses:\t{}", addresses.join(", ")));
+        let addresses = if addresses.is_empty() { "<none>".to_owned() } else { addresses.join(", ") };
+        p.line(1, format!("- Addresses:\t{addresses}"));
         p.line(2, "Conditions:");
         p.at(3, "Ready", e["conditions"]["ready"].as_bool().map_or("<unset>".into(), |r| r.to_string()));
         p.at(2, "Hostname", e["hostname"].as_str().unwrap_or("<unset>"));
@@ -198,7 +201,7 @@ pub fn policy(p: &mut Page, o: &Object) {
             }
         }
     }
-    p.line(1, format!("Policy Types: {}", types.join(", ")));
+    p.line(1, format!("Policy Types: {}", if types.is_empty() { "<none>".into() } else { types.join(", ") }));
 }
 
 fn ports(p: &mut Page, all: &[Value]) {
@@ -226,7 +229,8 @@ fn talks_to(p: &mut Page, peer: &Value) {
     if let Some(s) = peer.get("podSelector") {
         p.line(3, format!("PodSelector: {}", labels(s)));
     }
-    if let Some(b) = peer.get("ipBlock") {
+    let has_selector = peer.get("namespaceSelector").or_else(|| peer.get("podSelector")).is_some();
+    if let Some(b) = peer.get("ipBlock").filter(|_| !has_selector) {
         p.line(3, "IPBlock:");
         p.line(4, format!("CIDR: {}", show(&b["cidr"])));
         let except: Vec<String> = list(b.get("except")).iter().map(show).collect();

@@ -8,6 +8,7 @@ use crate::printer::table::age;
 use crate::resource::Collection;
 use crate::resource::select::{Selection, list as list_objects};
 use meta::{Object, Quantity, Reason, Value};
+use quota::{Amounts, Basis};
 use std::collections::BTreeMap;
 
 pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
@@ -78,13 +79,8 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         ("Architecture", "architecture"),
         ("Container Runtime Version", "containerRuntimeVersion"),
         ("Kubelet Version", "kubeletVersion"),
-        ("Kube-Proxy Version", "kubeProxyVersion"),
     ] {
-        let v = o.at(&["status", "nodeInfo", key]).map(show).unwrap_or_default();
-        // Nodes no longer report this about services.
-        if !v.is_empty() || key != "kubeProxyVersion" {
-            p.at(1, title, v);
-        }
+        p.at(1, title, o.at(&["status", "nodeInfo", key]).map(show).unwrap_or_default());
     }
     if let Some(c) = o.str_at(&["spec", "podCIDR"]).filter(|c| !c.is_empty()) {
         p.field("PodCIDR", c);
@@ -145,45 +141,10 @@ async fn lease(p: &mut Page, o: &Object, k: &mut Kube) {
     p.at(1, "RenewTime", found.str_at(&["spec", "renewTime"]).map_or(unset.clone(), |t| p.time(t)));
 }
 
-type Amounts = BTreeMap<String, Quantity>;
-
-fn add(to: &mut Amounts, amounts: Option<&Value>) {
-    for (name, v) in pairs(amounts) {
-        if let Ok(q) = Quantity::parse(&v) {
-            let sum = to.get(&name).map_or(0, Quantity::nano_value).saturating_add(q.nano_value());
-            to.insert(name, from_nanos(sum, &q));
-        }
-    }
-}
-
-/// Formats a number of billionths in the notation of another quantity.
-fn from_nanos(nanos: i128, like: &Quantity) -> Quantity {
-    let is_integer = nanos % 1_000_000_000 == 0;
-    let n = i64::try_from(if is_integer { nanos / 1_000_000_000 } else { nanos / 1_000_000 }).unwrap_or(i64::MAX);
-    match (is_integer, like.format()) {
-        (true, meta::quantity::Format::BinarySi) => Quantity::binary(n),
-        (true, _) => Quantity::from_int(n),
-        (false, _) => Quantity::from_milli(n),
-    }
-}
-
-/// Returns the amounts that the scheduler reserves for a pod: the sum of its containers, or its largest init container if
-/// that is more.
-fn pod_amounts(o: &Object, field: &str) -> Amounts {
-    let mut all = Amounts::new();
-    for c in list(o.at(&["spec", "containers"])) {
-        add(&mut all, c["resources"].get(field));
-    }
-    for c in list(o.at(&["spec", "initContainers"])) {
-        let mut container = Amounts::new();
-        add(&mut container, c["resources"].get(field));
-        for (name, q) in container {
-            if all.get(&name).is_none_or(|have| have.nano_value() < q.nano_value()) {
-                all.insert(name, q);
-            }
-        }
-    }
-    all
+/// The part of `have` in percent, as upstream rounds it: of thousandths of processors, of whole units of all other resources.
+fn percent(name: &str, amount: &Quantity, have: &Quantity) -> i64 {
+    let value = |q: &Quantity| if name == "cpu" { q.milli_value() } else { q.value() } as f64;
+    if have.is_zero() { 0 } else { (value(amount) / value(have) * 100.0) as i64 }
 }
 
 async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
@@ -196,51 +157,46 @@ async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         }
         other => other?,
     };
-    let allocatable = o.at(&["status", "allocatable"]).or_else(|| o.at(&["status", "capacity"]));
-    let share = |name: &str, q: Option<&Quantity>| {
-        let have = allocatable.and_then(|a| a[name].as_str()).and_then(|t| Quantity::parse(t).ok());
-        let nanos = q.map_or(0, Quantity::nano_value);
-        let percent = match have.map(|h| h.nano_value()).filter(|h| *h > 0) {
-            Some(h) => nanos * 100 / h,
-            None => 0,
-        };
-        format!("{} ({percent}%)", q.map_or("0".to_owned(), ToString::to_string))
+    let amounts = |field| o.at(&["status", field]).filter(|a| a.as_object().is_some_and(|a| !a.is_empty()));
+    let allocatable = quota::amounts(amounts("allocatable").or_else(|| amounts("capacity")));
+    let zero = Quantity::from_int(0);
+    let share = |name: &str, all: &Amounts| {
+        let amount = all.get(name).unwrap_or(&zero);
+        format!("{amount} ({}%)", percent(name, amount, allocatable.get(name).unwrap_or(&zero)))
     };
     p.field("Non-terminated Pods", format!("({} in total)", all.len()));
     p.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge\n  ---------\t----\t\t------------\t----------\t---------------\t-------------\t---");
     let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
     for pod in &all {
-        let (r, l) = (pod_amounts(pod, "requests"), pod_amounts(pod, "limits"));
+        let in_use = |part| quota::resources_of_pod(pod, part, Basis::InUse);
+        let (r, l) = (in_use("requests"), in_use("limits"));
         p.line(
             1,
             format!(
                 "{}\t{}\t\t{}\t{}\t{}\t{}\t{}",
                 pod.namespace(),
                 pod.name(),
-                share("cpu", r.get("cpu")),
-                share("cpu", l.get("cpu")),
-                share("memory", r.get("memory")),
-                share("memory", l.get("memory")),
+                share("cpu", &r),
+                share("cpu", &l),
+                share("memory", &r),
+                share("memory", &l),
                 age(pod.creation_timestamp(), k.now())
             ),
         );
-        for (to, from) in [(&mut requests, r), (&mut limits, l)] {
-            for (name, q) in from {
-                let sum = to.get(&name).map_or(0, Quantity::nano_value).saturating_add(q.nano_value());
-                to.insert(name, from_nanos(sum, &q));
-            }
-        }
+        // Upstream's sums leave out what the status says.
+        quota::add(&mut requests, quota::resources_of_pod(pod, "requests", Basis::Desired));
+        quota::add(&mut limits, quota::resources_of_pod(pod, "limits", Basis::Desired));
     }
     p.line(0, "Allocated resources:\n  (Total limits may be over 100 percent, i.e., overcommitted.)\n  Resource\tRequests\tLimits\n  --------\t--------\t------");
     let standard = ["cpu", "memory", "ephemeral-storage"].map(str::to_owned);
-    let more = pairs(allocatable).map(|(n, _)| n).filter(|n| !standard.contains(n) && n != "pods");
+    let more = allocatable.keys().cloned().filter(|n| !standard.contains(n) && n != "pods");
     let (huge, extended): (Vec<String>, Vec<String>) = more.partition(|n| n.starts_with("hugepages-"));
     for n in standard.iter().chain(&huge) {
-        p.line(1, format!("{n}\t{}\t{}", share(n, requests.get(n)), share(n, limits.get(n))));
+        p.line(1, format!("{n}\t{}\t{}", share(n, &requests), share(n, &limits)));
     }
     // Extended resources have no percentages.
     for n in &extended {
-        let amount = |all: &Amounts| all.get(n).map_or("0".to_owned(), ToString::to_string);
+        let amount = |all: &Amounts| *all.get(n).unwrap_or(&zero);
         p.line(1, format!("{n}\t{}\t{}", amount(&requests), amount(&limits)));
     }
     Ok(())

@@ -96,6 +96,21 @@ impl Page {
         }
     }
 
+    /// Writes the conditions of an object whose type has `metav1.Condition`s or the like.
+    pub fn conditions(&mut self, all: &[Value]) {
+        if all.is_empty() {
+            return;
+        }
+        self.line(0, "Conditions:");
+        self.line(1, "Type\tStatus\tLastTransitionTime\tReason\tMessage");
+        self.line(1, "----\t------\t------------------\t------\t-------");
+        for c in all {
+            let since = self.time(c["lastTransitionTime"].as_str().unwrap_or_default());
+            let [kind, status, reason, message] = ["type", "status", "reason", "message"].map(|k| show(&c[k]));
+            self.line(1, format!("{kind}\t{status}\t{since}\t{reason}\t{message}"));
+        }
+    }
+
     /// Writes labels and annotations.
     pub fn metadata(&mut self, o: &Object) {
         self.labels(0, "Labels", o.at(&["metadata", "labels"]));
@@ -140,7 +155,7 @@ pub fn selector(v: Option<&Value>) -> String {
         Some(v) => match meta::LabelSelector::from_value(Some(v)) {
             Ok(mut s) => {
                 s.requirements.sort_by(|a, b| a.key.cmp(&b.key));
-                s.to_string()
+                if s.is_everything() { "<none>".into() } else { s.to_string() }
             }
             Err(_) => String::new(),
         },

@@ -44,6 +44,7 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.field("Name", o.name());
     p.metadata(o);
     p.field("Status", o.str_at(&["status", "phase"]).unwrap_or_default());
+    p.conditions(list(o.at(&["status", "conditions"])));
     let selection = Selection { page: Some(p.chunk_size), ..Selection::default() };
     let mut all = async |word: &str| -> Result<Vec<Object>> {
         match k.resource(word).await {
@@ -52,7 +53,8 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
             Err(_) => Ok(Vec::new()),
         }
     };
-    let (quotas, limits) = (all("resourcequotas").await?, all("limitranges").await?);
+    let (mut quotas, limits) = (all("resourcequotas").await?, all("limitranges").await?);
+    quotas.sort_by(|a, b| a.name().cmp(b.name()));
     if quotas.is_empty() {
         p.line(0, "\nNo resource quota.");
     } else {
@@ -62,7 +64,7 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
             super::limits::scopes(p, &q, "  ", "  ");
             p.line(1, "Resource\tUsed\tHard\n  --------\t---\t---");
             for (name, hard) in pairs(q.at(&["status", "hard"])) {
-                p.line(1, format!("{name}\t{}\t{hard}", q.str_at(&["status", "used", &name]).unwrap_or_default()));
+                p.line(1, format!("{name}\t{}\t{hard}", super::limits::used(&q, &name)));
             }
         }
     }

@@ -28,20 +28,19 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
         p.field("Start Time", p.time(t));
     }
     p.metadata(o);
-    if let Some(t) = o.deletion_timestamp() {
+    let phase = at(&["status", "phase"]);
+    if let Some(t) = o.deletion_timestamp().filter(|_| !matches!(phase.as_str(), "Failed" | "Succeeded")) {
         p.field("Status", format!("Terminating (lasts {})", crate::printer::table::age(t, now)));
         p.field("Termination Grace Period", format!("{}s", o.deletion_grace_period_seconds().unwrap_or(0)));
     } else {
-        p.field("Status", at(&["status", "phase"]));
+        p.field("Status", phase);
     }
     for (title, key) in [("Reason", "reason"), ("Message", "message")] {
         if let Some(v) = o.str_at(&["status", key]).filter(|v| !v.is_empty()) {
             p.field(title, v);
         }
     }
-    if let Some(v) = o.str_at(&["spec", "securityContext", "seccompProfile", "type"]) {
-        p.field("SeccompProfile", v);
-    }
+    seccomp(p, [0, 0], o.at(&["spec", "securityContext"]));
     p.field("IP", at(&["status", "podIP"]));
     let ips = list(o.at(&["status", "podIPs"]));
     if ips.is_empty() {
@@ -57,6 +56,10 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     }
     if let Some(n) = o.str_at(&["status", "nominatedNodeName"]).filter(|n| !n.is_empty()) {
         p.field("NominatedNodeName", n);
+    }
+    if let Some(whole) = o.at(&["spec", "resources"]).filter(|r| r.is_object()) {
+        p.line(0, "Resources:");
+        resources(p, 1, whole);
     }
     for (title, of, statuses) in [
         ("Init Containers", "initContainers", "initContainerStatuses"),
@@ -97,6 +100,36 @@ pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     p.labels(0, "Node-Selectors", o.at(&["spec", "nodeSelector"]));
     p.many(0, "Tolerations", &tolerations(o.at(&["spec", "tolerations"])));
     constraints(p, 0, o.at(&["spec", "topologySpreadConstraints"]));
+    scheduling_group(p, 0, o.get("spec"));
+}
+
+/// Writes the group of pods that are scheduled together. Upstream indents its name alike everywhere.
+fn scheduling_group(p: &mut Page, level: usize, spec: Option<&Value>) {
+    if let Some(group) = spec.and_then(|s| s.get("schedulingGroup")).filter(|g| g.is_object()) {
+        p.line(level, "SchedulingGroup:");
+        p.at(1, "PodGroupName", show(&group["podGroupName"]));
+    }
+}
+
+/// Writes the seccomp profile of a security context, and a file of the node at the second level.
+fn seccomp(p: &mut Page, levels: [usize; 2], context: Option<&Value>) {
+    let Some(profile) = context.and_then(|c| c.get("seccompProfile")).filter(|s| s.is_object()) else { return };
+    p.at(levels[0], "SeccompProfile", show(&profile["type"]));
+    if profile["type"] == "Localhost" {
+        p.at(levels[1], "LocalhostProfile", show(&profile["localhostProfile"]));
+    }
+}
+
+/// Writes limits and requests.
+fn resources(p: &mut Page, level: usize, v: &Value) {
+    for (title, field) in [("Limits", "limits"), ("Requests", "requests")] {
+        if v[field].as_object().is_some_and(|m| !m.is_empty()) {
+            p.line(level, format!("{title}:"));
+            for (k, v) in pairs(v.get(field)) {
+                p.at(level + 1, &k, v);
+            }
+        }
+    }
 }
 
 fn constraints(p: &mut Page, level: usize, v: Option<&Value>) {
@@ -177,7 +210,7 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
     let ports = list(c.get("ports"));
     let joined = |field: &str| {
         let of = |q: &Value| {
-            let port = format!("{}/{}", q[field].as_i64().unwrap_or(0), q["protocol"].as_str().unwrap_or("TCP"));
+            let port = format!("{}/{}", q[field].as_i64().unwrap_or(0), show(&q["protocol"]));
             q["name"].as_str().filter(|n| !n.is_empty()).map_or(port.clone(), |n| format!("{port} ({n})"))
         };
         ports.iter().map(of).collect::<Vec<_>>().join(", ")
@@ -186,9 +219,7 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
     let none = |s: String| if s.is_empty() { "<none>".to_owned() } else { s };
     p.at(l, title.0, none(joined("containerPort")));
     p.at(l, title.1, none(joined("hostPort")));
-    if let Some(t) = c["securityContext"]["seccompProfile"]["type"].as_str() {
-        p.at(l, "SeccompProfile", t);
-    }
+    seccomp(p, [l, l + 1], c.get("securityContext"));
     for (title, field) in [("Command", "command"), ("Args", "args")] {
         let words = list(c.get(field));
         if !words.is_empty() {
@@ -200,20 +231,13 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
     }
     if let Some(s) = status {
         state(p, l, "State", &s["state"]);
-        if s["lastState"].as_object().is_some_and(|m| !m.is_empty()) {
+        if s["lastState"]["terminated"].is_object() {
             state(p, l, "Last State", &s["lastState"]);
         }
         p.at(l, "Ready", title_bool(s["ready"].as_bool().unwrap_or(false)));
         p.at(l, "Restart Count", s["restartCount"].as_i64().unwrap_or(0).to_string());
     }
-    for (title, field) in [("Limits", "limits"), ("Requests", "requests")] {
-        if c["resources"][field].as_object().is_some_and(|m| !m.is_empty()) {
-            p.line(l, format!("{title}:"));
-            for (k, v) in pairs(c["resources"].get(field)) {
-                p.at(l + 1, &k, v);
-            }
-        }
-    }
+    resources(p, l, &c["resources"]);
     for (title, field) in [("Liveness", "livenessProbe"), ("Readiness", "readinessProbe"), ("Startup", "startupProbe")]
     {
         if c[field].is_object() {
@@ -226,8 +250,10 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
         for f in from {
             let (kind, of) = if f["configMapRef"].is_object() {
                 ("ConfigMap", &f["configMapRef"])
-            } else {
+            } else if f["secretRef"].is_object() {
                 ("Secret", &f["secretRef"])
+            } else {
+                ("", &Value::Null)
             };
             let prefix = match f["prefix"].as_str() {
                 Some(x) if !x.is_empty() => format!(" with prefix '{x}'"),
@@ -249,7 +275,9 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
     } else {
         p.line(l, "Environment:");
         for e in env {
-            p.at(l + 1, &show(&e["name"]), variable(e, c, metadata));
+            if let Some(value) = variable(e, c, metadata) {
+                p.at(l + 1, &show(&e["name"]), value);
+            }
         }
     }
     let mounts = list(c.get("volumeMounts"));
@@ -257,55 +285,52 @@ fn container(p: &mut Page, level: usize, c: &Value, status: Option<&Value>, meta
         p.at(l, "Mounts", "<none>");
     } else {
         p.line(l, "Mounts:");
-        let mut lines: Vec<String> = mounts
-            .iter()
-            .map(|m| {
-                let mut flags = if m["readOnly"] == true { "ro".to_owned() } else { "rw".to_owned() };
-                if let Some(s) = m["subPath"].as_str().filter(|s| !s.is_empty()) {
-                    flags.push_str(&format!(",path={s:?}"));
-                }
-                format!("{} from {} ({flags})", show(&m["mountPath"]), show(&m["name"]))
-            })
-            .collect();
-        lines.sort();
-        for m in lines {
-            p.line(l + 1, m);
+        for m in sorted_by(mounts, "mountPath") {
+            let mut flags = if m["readOnly"] == true { "ro".to_owned() } else { "rw".to_owned() };
+            if let Some(s) = m["subPath"].as_str().filter(|s| !s.is_empty()) {
+                flags.push_str(&format!(",path={s:?}"));
+            }
+            p.line(l + 1, format!("{} from {} ({flags})", show(&m["mountPath"]), show(&m["name"])));
         }
     }
-    let mut devices: Vec<String> = list(c.get("volumeDevices"))
-        .iter()
-        .map(|d| format!("{} from {}", show(&d["devicePath"]), show(&d["name"])))
-        .collect();
+    let devices = sorted_by(list(c.get("volumeDevices")), "devicePath");
     if !devices.is_empty() {
-        devices.sort();
-        p.line(l, "Devices:");
-        devices.iter().for_each(|d| p.line(l + 1, d));
+        // Upstream says so if there are no mounts.
+        p.line(l, if mounts.is_empty() { "Devices:\t<none>" } else { "Devices:" });
+        devices.iter().for_each(|d| p.line(l + 1, format!("{} from {}", show(&d["devicePath"]), show(&d["name"]))));
     }
 }
 
-fn variable(e: &Value, container: &Value, metadata: &Value) -> String {
+fn sorted_by<'a>(all: &'a [Value], field: &str) -> Vec<&'a Value> {
+    let mut all: Vec<&Value> = all.iter().collect();
+    all.sort_by_key(|v| show(&v[field]));
+    all
+}
+
+/// The value of an environment variable, or where it is from; none for sources that upstream does not describe (`fileKeyRef`).
+fn variable(e: &Value, container: &Value, metadata: &Value) -> Option<String> {
     let f = &e["valueFrom"];
     if !f.is_object() {
-        return show(&e["value"]).replace('\n', "\n\t");
+        return Some(show(&e["value"]).replace('\n', "\n\t"));
     }
     for (key, what) in [("configMapKeyRef", "config map"), ("secretKeyRef", "secret")] {
         let r = &f[key];
         if r.is_object() {
-            return format!(
+            return Some(format!(
                 "<set to the key '{}' {} {what} '{}'>\tOptional: {}",
                 show(&r["key"]),
                 if what == "secret" { "in" } else { "of" },
                 show(&r["name"]),
                 r["optional"].as_bool().unwrap_or(false)
-            );
+            ));
         }
     }
     if f["fieldRef"].is_object() {
         let path = show(&f["fieldRef"]["fieldPath"]);
-        return format!("{} ({}:{path})", field(&path, metadata), show(&f["fieldRef"]["apiVersion"]));
+        return Some(format!("{} ({}:{path})", field(&path, metadata), show(&f["fieldRef"]["apiVersion"])));
     }
-    let r = &f["resourceFieldRef"];
-    format!("{} ({})", resource(r, container), show(&r["resource"]))
+    let r = f.get("resourceFieldRef").filter(|r| r.is_object())?;
+    Some(format!("{} ({})", resource(r, container), show(&r["resource"])))
 }
 
 /// Returns the metadata that a field reference names; empty for single labels and annotations, as in upstream, and for
@@ -385,7 +410,10 @@ fn probe(v: &Value) -> String {
         format!("exec [{}]", words.join(" "))
     } else if v["httpGet"].is_object() {
         let h = &v["httpGet"];
-        let scheme = h["scheme"].as_str().unwrap_or("HTTP").to_lowercase();
+        let scheme = match show(&h["scheme"]).to_lowercase() {
+            scheme if scheme.is_empty() => scheme,
+            scheme => format!("{scheme}:"),
+        };
         let port = show(&h["port"]);
         let host = show(&h["host"]);
         let host = match (port.as_str(), host.contains(':')) {
@@ -395,7 +423,7 @@ fn probe(v: &Value) -> String {
         };
         let path = show(&h["path"]);
         let slash = if path.is_empty() || path.starts_with('/') { "" } else { "/" };
-        format!("http-get {scheme}://{host}{slash}{}", utf8_percent_encode(&path, PATH))
+        format!("http-get {scheme}//{host}{slash}{}", utf8_percent_encode(&path, PATH))
     } else if v["tcpSocket"].is_object() {
         format!("tcp-socket {}:{}", show(&v["tcpSocket"]["host"]), show(&v["tcpSocket"]["port"]))
     } else if v["grpc"].is_object() {
@@ -435,5 +463,6 @@ pub fn template(out: &mut String, t: &Value) {
     }
     p.labels(0, "  Node-Selectors", spec.get("nodeSelector"));
     p.many(0, "  Tolerations", &tolerations(spec.get("tolerations")));
+    scheduling_group(&mut p, 1, Some(spec));
     *out = p.text;
 }

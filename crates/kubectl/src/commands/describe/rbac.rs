@@ -38,7 +38,8 @@ fn words(v: &Value) -> Vec<String> {
     list(Some(v)).iter().map(show).collect()
 }
 
-/// Splits into one rule per resource and name, with the verbs of all rules about it.
+/// Splits into one rule per resource and name, with the verbs of all rules about it, and one per path and verb (upstream `BreakdownRule`
+/// and `CompactRules`).
 fn rules(o: &Object) -> Vec<Rule> {
     let mut found: Vec<Rule> = Vec::new();
     let mut known: BTreeMap<(String, String, Vec<String>), usize> = BTreeMap::new();
@@ -48,22 +49,22 @@ fn rules(o: &Object) -> Vec<Rule> {
             if names.is_empty() { vec![Vec::new()] } else { names.into_iter().map(|n| vec![n]).collect() };
         for group in words(&r["apiGroups"]) {
             for resource in words(&r["resources"]) {
-                for names in &names {
+                for (verb, names) in verbs.iter().flat_map(|verb| names.iter().map(move |names| (verb, names))) {
                     let key = (group.clone(), resource.clone(), names.clone());
-                    if let Some(&i) = known.get(&key) {
-                        let have = &mut found[i].verbs;
-                        let new: Vec<String> = verbs.iter().filter(|v| !have.contains(v)).cloned().collect();
-                        have.extend(new);
-                        continue;
+                    let i = *known.entry(key).or_insert(found.len());
+                    if i == found.len() {
+                        let (group, resource, names) = (group.clone(), resource.clone(), names.clone());
+                        found.push(Rule { group, resource, names, ..Rule::default() });
                     }
-                    known.insert(key, found.len());
-                    let (group, resource, names) = (group.clone(), resource.clone(), names.clone());
-                    found.push(Rule { verbs: verbs.clone(), group, resource, names, paths: Vec::new() });
+                    if !found[i].verbs.contains(verb) {
+                        found[i].verbs.push(verb.clone());
+                    }
                 }
             }
         }
         for path in words(&r["nonResourceURLs"]) {
-            found.push(Rule { verbs: verbs.clone(), paths: vec![path], ..Rule::default() });
+            let rule = |verb: &String| Rule { verbs: vec![verb.clone()], paths: vec![path.clone()], ..Rule::default() };
+            found.extend(verbs.iter().map(rule));
         }
     }
     found.sort_by_key(Rule::order);

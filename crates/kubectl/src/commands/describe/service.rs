@@ -49,7 +49,7 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         p.field("Port", format!("{name}\t{}/{protocol}", show(&port["port"])));
         let target = match &port["targetPort"] {
             Value::String(s) => format!("{s}/{protocol}"),
-            Value::Null => format!("{}/{protocol}", show(&port["port"])),
+            Value::Null => format!("0/{protocol}"),
             n => format!("{n}/{protocol}"),
         };
         p.field("TargetPort", target);

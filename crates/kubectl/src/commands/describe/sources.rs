@@ -290,7 +290,7 @@ fn write(p: &mut Page, level: usize, holder: &Value, side: Holder) -> bool {
     }
     match source.key {
         "csi" => attributes(p, level, v.get("volumeAttributes")),
-        "ephemeral" => template(p, level, &v["volumeClaimTemplate"]),
+        "ephemeral" if v["volumeClaimTemplate"].is_object() => template(p, level, &v["volumeClaimTemplate"]),
         "downwardAPI" => {
             p.line(level, "Items:");
             items(p, level + 1, v);

@@ -10,14 +10,10 @@ use jiff::Timestamp;
 use meta::{Object, Value};
 
 fn modes(v: Option<&Value>) -> String {
-    let short = |m: &Value| match m.as_str().unwrap_or_default() {
-        "ReadWriteOnce" => "RWO",
-        "ReadOnlyMany" => "ROX",
-        "ReadWriteMany" => "RWX",
-        "ReadWriteOncePod" => "RWOP",
-        _ => "",
-    };
-    list(v).iter().map(short).collect::<Vec<_>>().join(",")
+    const MODES: [(&str, &str); 4] =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let has = |mode: &str| list(v).iter().any(|m| m == mode);
+    MODES.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }
 
 fn finalizers(o: &Object) -> String {
@@ -54,10 +50,8 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         p.metadata(o);
         p.field("Finalizers", finalizers(o));
     };
-    let has = [
-        o.str_at(&["status", "capacity", "storage"]).unwrap_or_default().into(),
-        modes(o.at(&["status", "accessModes"])),
-    ];
+    let has =
+        [o.str_at(&["status", "capacity", "storage"]).unwrap_or("0").into(), modes(o.at(&["status", "accessModes"]))];
     claim_spec(p, 0, o.get("spec").unwrap_or(&Value::Null), metadata, has);
     let users = users(k, o, p.chunk_size).await?;
     p.many(0, "Used By", &users);
@@ -85,7 +79,9 @@ async fn users(k: &mut Kube, o: &Object, chunk_size: i64) -> Result<Vec<String>>
                 || v.get("ephemeral").is_some() && format!("{}-{}", p.name(), show(&v["name"])) == o.name()
         })
     };
-    Ok(pods.iter().filter(uses).map(|p| p.name().to_owned()).collect())
+    let mut names: Vec<String> = pods.iter().filter(uses).map(|p| p.name().to_owned()).collect();
+    names.sort();
+    Ok(names)
 }
 
 pub fn volume(p: &mut Page, o: &Object, now: Timestamp) {
@@ -104,14 +100,15 @@ pub fn volume(p: &mut Page, o: &Object, now: Timestamp) {
     if o.at(&["spec", "volumeMode"]).is_some() {
         p.field("VolumeMode", text(&["spec", "volumeMode"]));
     }
-    p.field("Capacity", text(&["spec", "capacity", "storage"]));
-    let terms = list(o.at(&["spec", "nodeAffinity", "required", "nodeSelectorTerms"]));
-    if terms.is_empty() {
-        p.field("Node Affinity", "<none>");
-    } else {
-        p.line(0, "Node Affinity:\t\n  Required Terms:\t");
-        for (i, t) in terms.iter().enumerate() {
-            requirements(p, 2, &format!("Term {i}"), &t["matchExpressions"]);
+    p.field("Capacity", o.str_at(&["spec", "capacity", "storage"]).unwrap_or("0"));
+    match o.at(&["spec", "nodeAffinity", "required"]).map(|required| list(required.get("nodeSelectorTerms"))) {
+        None => p.field("Node Affinity", "<none>"),
+        Some([]) => p.line(0, "Node Affinity:\t\n  Required Terms:\t<none>"),
+        Some(terms) => {
+            p.line(0, "Node Affinity:\t\n  Required Terms:\t");
+            for (i, t) in terms.iter().enumerate() {
+                requirements(p, 2, &format!("Term {i}"), &t["matchExpressions"]);
+            }
         }
     }
     p.field("Message", text(&["status", "message"]));

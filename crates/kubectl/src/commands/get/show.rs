@@ -28,6 +28,8 @@ pub struct Show<'a> {
 struct Group {
     resource: Arc<Resource>,
     table: Value,
+    /// Whether this or an earlier resource is namespaced: with `-A`, upstream has the column for all that follow.
+    with_namespace: bool,
 }
 
 impl<'a> Show<'a> {
@@ -66,6 +68,7 @@ impl<'a> Show<'a> {
     pub async fn tables(&mut self, k: &mut Kube, all: Vec<Target>, errors: &mut Vec<Error>) {
         let mut groups: Vec<Group> = Vec::new();
         let several = all.len() > 1;
+        let mut with_namespace = false;
         for t in all {
             let resource = t.resource().clone();
             let table = match t {
@@ -75,7 +78,10 @@ impl<'a> Show<'a> {
             match table {
                 Ok(table) => match groups.last_mut().filter(|g| g.resource == resource) {
                     Some(g) => append(&mut g.table, table),
-                    None => groups.push(Group { resource, table }),
+                    None => {
+                        with_namespace |= resource.namespaced && self.a.all_namespaces;
+                        groups.push(Group { resource, table, with_namespace });
+                    }
                 },
                 Err(e) if e.is_not_found() && self.a.ignore_not_found => {}
                 Err(e) => errors.push(e),
@@ -110,7 +116,8 @@ impl<'a> Show<'a> {
             if !std::mem::take(&mut first) && !self.table.no_headers {
                 k.out.write(b"\n");
             }
-            let rows = table::rows(&g.table, &self.options_for(&g.resource));
+            let options = table::Options { with_namespace: g.with_namespace, ..self.options_for(&g.resource) };
+            let rows = table::rows(&g.table, &options);
             k.out.write(Aligner::default().lines(&rows).as_bytes());
         }
         if first && errors.is_empty() && !self.a.ignore_not_found {

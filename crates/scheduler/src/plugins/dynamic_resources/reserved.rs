@@ -138,7 +138,7 @@ mod tests {
         let (first, second, fit) = (plugin("DynamicResources"), plugin("DynamicResources"), plugin("NodeResourcesFit"));
         let later = pod("later", 1);
         let scores = |fit: &dyn Plugin| -> Vec<i64> {
-            let scorer = fit.pre_score(&later, &cluster, &[]).unwrap();
+            let scorer = fit.pre_score(&later, &cluster, &[]).unwrap().unwrap();
             cluster.nodes().iter().map(|node| scorer.score(node)).collect()
         };
         assert_eq!(scores(&*fit), [50, 50]);
