@@ -672,20 +672,6 @@ fn conflicts_are_told_in_bounded_length() {
     assert!(status.to_value().to_string().len() < 2 << 20);
 }
 
-/// What another manager owns stays: an emptied object as `{}`, an emptied list not at all, and `null` as it was.
-#[test]
-fn emptied_objects_stay_and_lists_go() {
-    let mut s = Store::new();
-    s.schema = None;
-    s.update("u", |v| {
-        v["spec"] = json!({"m": {}, "n": null, "l": [{"k": null}, null]});
-    });
-    s.apply("m1", Force::No, json!({"spec": {"m": {"a": "b"}}})).unwrap();
-    s.apply("m1", Force::No, json!({"spec": {"x": "y"}})).unwrap();
-    let spec = s.live.as_ref().unwrap().0["spec"].clone();
-    assert_eq!(spec, json!({"m": {}, "n": null, "l": [{"k": null}, null], "x": "y"}));
-}
-
 #[test]
 fn only_new_nulls_are_dropped() {
     let before = json!({"a": null, "l": [1], "o": {"n": null, "l": [1]}, "i": [{"n": null}], "k": [{"l": [1]}]});

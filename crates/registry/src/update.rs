@@ -349,14 +349,7 @@ fn keep_status(new: &mut Object, old: &Object) {
 /// The error for an update of an object with another UID, with the message of upstream's storage.
 fn uid_mismatch(request: &Request, expected: &str, found: &str) -> Status {
     let gr = request.group_resource();
-    // The names of the first resources in etcd.
-    let stored = match (&*gr.group, &*gr.resource) {
-        ("", "replicationcontrollers") => "controllers",
-        ("", "endpoints") => "services/endpoints",
-        ("", "services") => "services/specs",
-        ("", "nodes") => "minions",
-        (_, resource) => resource,
-    };
+    let stored = &*gr.resource;
     let parts = [stored, &request.namespace, &request.name].into_iter().filter(|p| !p.is_empty());
     let key = parts.collect::<Vec<_>>().join("/");
     let why = format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {found}");
