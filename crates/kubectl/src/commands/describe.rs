@@ -559,6 +559,15 @@ Subject Alternative Names:
         )
         .await;
         has(
+            "/apis/apps/v1/namespaces/default/daemonsets",
+            json!({"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata, "spec": {
+                "selector": {"matchLabels": {"z": "z"}, "matchExpressions": [{"key": "b", "operator": "DoesNotExist"}, {"key": "a", "operator": "Exists"}]},
+                "template": {"spec": {"nodeSelector": {"a": "b", "c": "d"}, "containers": []}},
+            }}),
+            &["Node-Selector:  a=b,c=d\n"],
+        )
+        .await;
+        has(
             "/api/v1/namespaces",
             json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "x", "uid": "u"}, "status": {"conditions": [
                 {"type": "NamespaceContentRemaining", "status": "True", "lastTransitionTime": "2026-11-21T11:00:00Z", "reason": "R", "message": "m"}]}}),

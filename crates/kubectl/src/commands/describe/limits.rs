@@ -85,7 +85,7 @@ pub fn budget(p: &mut Page, o: &Object) {
     if let Some((title, v)) = bounds.iter().find_map(|(title, key)| Some((title, o.at(&["spec", key])?))) {
         p.field(title, show(v));
     }
-    p.field("Selector", selector(o.at(&["spec", "selector"])));
+    p.field("Selector", o.at(&["spec", "selector"]).map_or("<unset>".into(), |s| selector(Some(s))));
     p.line(0, "Status:");
     for (title, key) in [
         ("Allowed disruptions", "disruptionsAllowed"),

@@ -57,11 +57,8 @@ async fn backend(k: &mut Kube, o: &Object, b: &Value) -> Result<String> {
         return Ok(format!("APIGroup: {group}, Kind: {kind}, Name: {name}"));
     };
     let port = &s["port"];
-    let shown = format!(
-        "{}:{}",
-        show(&s["name"]),
-        show(if port["name"].is_string() { &port["name"] } else { &port["number"] })
-    );
+    let shown =
+        format!("{}:{}", show(&s["name"]), show(if port["number"].is_i64() { &port["number"] } else { &port["name"] }));
     let services = k.resource("services").await?;
     let found = k.api(&services, o.namespace()).await?.get(s["name"].as_str().unwrap_or_default()).await;
     let address = match found {

@@ -189,7 +189,7 @@ async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     }
     p.line(0, "Allocated resources:\n  (Total limits may be over 100 percent, i.e., overcommitted.)\n  Resource\tRequests\tLimits\n  --------\t--------\t------");
     let standard = ["cpu", "memory", "ephemeral-storage"].map(str::to_owned);
-    let more = allocatable.keys().cloned().filter(|n| !standard.contains(n) && n != "pods");
+    let more = allocatable.keys().filter(|n| !standard.contains(n) && *n != "pods").cloned();
     let (huge, extended): (Vec<String>, Vec<String>) = more.partition(|n| n.starts_with("hugepages-"));
     for n in standard.iter().chain(&huge) {
         p.line(1, format!("{n}\t{}\t{}", share(n, &requests), share(n, &limits)));

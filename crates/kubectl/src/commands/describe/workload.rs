@@ -125,7 +125,7 @@ pub async fn replica_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 pub async fn daemon_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.name_and_namespace(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
-    p.labels(0, "Node-Selector", o.at(&["spec", "template", "spec", "nodeSelector"]));
+    p.field("Node-Selector", selector(o.at(&["spec", "template", "spec", "nodeSelector"])));
     p.metadata(o);
     for (title, key) in [
         ("Desired Number of Nodes Scheduled", "desiredNumberScheduled"),
