@@ -57,10 +57,11 @@ fn fill_built_in(value: &mut Value, schema: &Schema) {
     }
     match (value, schema.ty) {
         (Value::Object(m), Type::Struct) => fill_struct(m, schema),
-        (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
-            Some(s) => m.values_mut().for_each(|v| fill_built_in(v, s)),
-            None => {}
-        },
+        (Value::Object(m), Type::Map) => {
+            if let Some(s) = schema.additional.as_deref() {
+                m.values_mut().for_each(|v| fill_built_in(v, s));
+            }
+        }
         (Value::Array(a), Type::Array) => {
             if let Some(s) = schema.items.as_deref() {
                 a.iter_mut().for_each(|v| fill_built_in(v, s));

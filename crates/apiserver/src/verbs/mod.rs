@@ -108,7 +108,7 @@ async fn subresource(
         false => Status::method_not_supported(&gr, verb),
     };
     match row.strategy.subresource(&request.subresource).unwrap_or(Sub::Part) {
-        how if !has(verb) && !(matches!(how, Sub::Connect) && request.subresource == "proxy") => Err(not_allowed()),
+        how if !(has(verb) || matches!(how, Sub::Connect) && request.subresource == "proxy") => Err(not_allowed()),
         Sub::Connect => connect::connect(server, call, request).await,
         Sub::Scale(s) => scale::scale(server, &call, request, &s).await,
         Sub::Function(f) => create::function(server, &call, request, &*f).await,

@@ -78,7 +78,7 @@ fn readiness_gates_hold_ready_back(s: &Story) {
     s.shell_pod("p", FILE, json!({"readinessGates": gates.map(|g| json!({"conditionType": g}))}), json!({}));
     let find = |p: &Value, kind: &str| {
         let all = p["status"]["conditions"].as_array().into_iter().flatten();
-        all.filter(|c| c["type"] == kind).cloned().next().unwrap_or_default()
+        all.filter(|c| c["type"] == kind).next().cloned().unwrap_or_default()
     };
     let says = |expect: &str| {
         let p = s.until("pods/p", |p| find(p, "Ready")["message"] == expect);

@@ -40,15 +40,12 @@ pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
         list = live_list.cloned().unwrap_or_default();
         Managers::decode(&list).unwrap_or_default()
     });
-    match follow(&mut managers, live, new, &comparison, cx) {
-        Ok(_) => {
-            own(&mut managers, comparison, cx.manager, cx);
-            managers.cap();
-            let unchanged = |i| list.get_mut(i).map(Value::take).unwrap_or_default();
-            put_managed_fields(new, managers.encode(unchanged));
-        }
-        // Upstream has no owners then rather than wrong ones.
-        Err(_) => {}
+    // Otherwise upstream leaves the owners as they are, rather than to write wrong ones.
+    if follow(&mut managers, live, new, &comparison, cx).is_ok() {
+        own(&mut managers, comparison, cx.manager, cx);
+        managers.cap();
+        let unchanged = |i| list.get_mut(i).map(Value::take).unwrap_or_default();
+        put_managed_fields(new, managers.encode(unchanged));
     }
 }
 

@@ -162,7 +162,7 @@ fn base64(s: &str) -> bool {
     let digits = s.trim_end_matches('=');
     let padding = s.len() - digits.len();
     let is_digit = |b: u8| b.is_ascii_alphanumeric() || b == b'+' || b == b'/';
-    !s.is_empty() && s.len() % 4 == 0 && padding <= 2 && digits.bytes().all(is_digit)
+    !s.is_empty() && s.len().is_multiple_of(4) && padding <= 2 && digits.bytes().all(is_digit)
 }
 
 fn cidr(s: &str) -> bool {
@@ -235,8 +235,7 @@ fn duration(s: &str) -> bool {
     }
     let is_unit = |text: &str| {
         let text = text.to_lowercase();
-        let fits = |all: &&[&str]| all.contains(&&*text) || all.last().is_some_and(|last| text.starts_with(last));
-        UNITS.iter().any(|all| fits(all))
+        UNITS.iter().any(|all| all.contains(&&*text) || all.last().is_some_and(|last| text.starts_with(last)))
     };
     let mut rest = s;
     let mut found = false;
