@@ -349,11 +349,11 @@ fn keep_status(new: &mut Object, old: &Object) {
 /// The error for an update of an object with another UID, with the message of upstream's storage.
 fn uid_mismatch(request: &Request, expected: &str, found: &str) -> Status {
     let gr = request.group_resource();
-    let stored = &*gr.resource;
-    let parts = [stored, &request.namespace, &request.name].into_iter().filter(|p| !p.is_empty());
-    let key = parts.collect::<Vec<_>>().join("/");
+    let parts = [&gr.resource, &request.namespace, &request.name].into_iter().map(String::as_str);
+    let key = parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join("/");
     let why = format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {found}");
-    let why =
-        format!("StorageError: invalid object, Code: 4, Key: /{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}");
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+    );
     Status::conflict(&gr, &request.name, &why)
 }

@@ -145,7 +145,7 @@ async fn lists_of_large_objects_are_made_piece_by_piece() {
         assert!(cost < stored * 4, "{kind}: {stored} bytes took {cost} bytes");
     }
     let watched = format!("{all}?watch=true&timeoutSeconds=1");
-    let (length, cost) = answer(&cluster, &watched, "application/yaml").await;
+    let (length, cost) = answer(&cluster, &watched, "application/vnd.kubernetes.protobuf;stream=watch").await;
     println!("as a watch: {length} bytes, {cost} bytes");
     assert!(length > stored / 2 && cost < stored * 4, "{stored} bytes took {cost} bytes");
 }

@@ -306,7 +306,7 @@ async fn a_failed_mutation_rejects_unless_ignored() {
     assert_eq!(call(&c, "POST", MAPS, config_map("x")).await.0, 201);
     let bad = json!({"metadata": {"name": "bad"}, "spec": {"reinvocationPolicy": "Never", "matchConstraints": {"resourceRules": [
         {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]},
-        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{spec: Object.wrong{}}"}}]}});
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{spec: Object.wrong}"}}]}});
     let (code, answer, _) = call(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicies"), bad).await;
     assert_eq!(code, 422);
     assert!(

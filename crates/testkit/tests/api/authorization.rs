@@ -283,7 +283,7 @@ async fn access_reviews_support_selectors() {
     assert_eq!(allowed(requirement("NotIn", &["one"])).await, false);
     let a = ask(requirement("In", &["one", "two"])).await;
     assert_eq!(a.body["status"]["allowed"], false);
-    assert_eq!(a.body["status"]["evaluationError"], "fieldSelectors do not yet support multiple values");
+    assert_eq!(a.body["status"]["evaluationError"], "spec.resourceAttributes.fieldSelector ignored due to parse error");
     // Questions that are none.
     let a = ask(requirement("In", &[])).await;
     let cause = &a.body["details"]["causes"][0];

@@ -565,7 +565,8 @@ async fn unsupported_media_types_are_rejected() {
     }
     let at = "/api/v1/namespaces/golden";
     for media in [JSON, YAML, "text/plain"] {
-        check(&c, ("PATCH", at, media), "{}", foreign()).await;
+        let want = Want { reply: "415: Unsupported Media Type", ..foreign() };
+        check(&c, ("PATCH", at, media), "{}", want).await;
     }
     check(&c, ("PUT", at, "text/plain"), r#"{"metadata": {"name": "golden"}}"#, foreign()).await;
     let before = c.server.registry.store.revision();
@@ -580,7 +581,12 @@ async fn unsupported_media_types_are_rejected() {
             let a = c.send(method, path, Some(JSON), accept, body.into()).await;
             let what = format!("{method} {path} for {accept}: {}", a.body);
             assert_eq!((a.code, &a.body["reason"]), (406, &json!("NotAcceptable")), "{what}");
-            let reply = "only the following media types are accepted: application/json";
+            // Parameters of media types are read later than their names.
+            let reply = if accept.contains(';') {
+                "only the following media types are accepted: application/json"
+            } else {
+                "406: Not Acceptable\n\nAvailable representations: application/json"
+            };
             assert!(a.body["message"].as_str().unwrap().starts_with(reply), "{what}");
         }
     }
@@ -612,6 +618,8 @@ async fn finalizers_of_kubernetes_own_kinds_have_a_domain() {
     let a = c.send("POST", MAPS, Some(JSON), JSON, map(json!(["a.example/b", "orphan"])).into()).await;
     assert_eq!(a.code, 201, "{}", a.body);
     let one = format!("{MAPS}/a");
+    // An update is checked twice.
+    let bad = &[bad[0], bad[0]];
     let reply = Want { reply: "name is neither a standard finalizer name nor is it fully qualified", ..invalid(bad) };
     check(&c, ("PUT", &one, JSON), map(json!(["a.example/b", "mine"])), reply).await;
     // Leases take any.

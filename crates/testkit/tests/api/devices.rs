@@ -226,7 +226,11 @@ async fn claims_are_validated() {
     let a = c.call("POST", &templates, template.clone()).await;
     assert_eq!(a.code, 201, "{}", a.body);
     let cases: Vec<Case> = vec![
-        ("/spec/spec/devices/requests/0/name", json!("-"), &["spec"]),
+        (
+            "/spec/spec/devices/requests/0/name",
+            json!("-"),
+            &["spec", "spec.spec.devices.constraints[0].requests[0]", "spec.spec.devices.requests[0].name"],
+        ),
         ("/spec/metadata", json!({"labels": {"a": "b"}}), &["spec"]),
     ];
     check(&c, "PUT", &format!("{templates}/t"), &template, cases).await;

@@ -132,7 +132,7 @@ async fn bindings_give_no_more_than_their_author_holds() {
     let cluster = format!("{RBAC}/clusterrolebindings");
     assert_eq!(post(&jane, &cluster, binding("c", "ClusterRole", "big")).await.0, 403);
     let (code, body) = post(&jane, &bindings, binding("d", "ClusterRole", "none")).await;
-    let message = "clusterroles.rbac.authorization.k8s.io \"none\" not found";
+    let message = "rolebindings.rbac.authorization.k8s.io \"none\" not found";
     assert_eq!((code, body["message"].as_str().unwrap()), (404, message));
 
     // Who may bind one role may bind that one.

@@ -168,7 +168,7 @@ async fn some_kinds_are_created_by_an_update() {
     assert_eq!(c.call("PUT", &format!("{core}/configmaps/gone"), gone.clone()).await.code, 404);
     let a = c.call("PUT", &format!("{core}/endpoints/gone"), gone).await;
     let why = "Operation cannot be fulfilled on endpoints \"gone\": StorageError: invalid object, Code: 4, \
-        Key: /services/endpoints/default/gone, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
+        Key: /registry/endpoints/default/gone, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
         UID in precondition: u-1, UID in object meta: ";
     assert_eq!((a.code, a.body["message"].as_str().unwrap()), (409, why));
 }

@@ -403,7 +403,7 @@ async fn mutable_fields_of_pods() {
         (
             "/status/conditions",
             json!([{"type": "-", "status": "True"}]),
-            &["metadata.conditions[0].Type: Invalid value: \"-\""],
+            &["status.conditions[0].Type: Invalid value: \"-\""],
         ),
     ];
     check_errors(&c, "PUT", &format!("{PODS}/p/status"), &made.body, &cases).await;

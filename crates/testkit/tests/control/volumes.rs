@@ -157,3 +157,43 @@ async fn a_pod_follows_the_volumes_that_exist() {
     bind(&p.client, &claims, &claims.get("data").await.unwrap(), "disk").await;
     assert_eq!(p.node_of("web").await, "b");
 }
+
+/// One claim of a pod is not bound yet when the pod goes: the volumes of the others are for other pods at once, not when the time for
+/// binding is up.
+#[tokio::test(start_paused = true)]
+async fn the_volume_of_a_pod_that_goes_is_free() {
+    let p = Plane::start().await;
+    p.node("a", "1").await;
+    p.storage_class("wait", "kubernetes.io/no-provisioner", "WaitForFirstConsumer").await;
+    p.storage_class("slow", "example.com/x", "WaitForFirstConsumer").await;
+    let volumes = volumes_of(&p.client);
+    volumes.create(&WriteOptions::default(), &volume("disk", Value::Null, None)).await.unwrap();
+    let available = Patch::Merge(json!({"status": {"phase": "Available"}}));
+    volumes.patch_status("disk", &WriteOptions::default(), &available).await.unwrap();
+    let taken_for = async |claim: &str| {
+        p.until("the volume to be taken", async || {
+            let v = volumes.get("disk").await.unwrap();
+            (v.str_at(&["spec", "claimRef", "name"]) == Some(claim)).then_some(())
+        })
+        .await;
+    };
+    p.claim("first", "wait").await;
+    p.claim("never", "slow").await;
+    let claims = ["first", "never"].map(|c| json!({"name": c, "persistentVolumeClaim": {"claimName": c}}));
+    let spec = json!({"volumes": claims, "containers": [{"name": "c", "image": "i"}]});
+    p.create("pods", json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gone"}, "spec": spec})).await;
+    taken_for("first").await;
+    let begun = tokio::time::Instant::now();
+    p.api("pods").delete("gone", &client::DeleteOptions::default().with_grace(0)).await.unwrap();
+    let claims = p.api("persistentvolumeclaims");
+    claims.delete("first", &client::DeleteOptions::default()).await.unwrap();
+    p.until("the claim to go", async || claims.get_opt("first").await.unwrap().is_none().then_some(())).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let free = Patch::Merge(json!({"spec": {"claimRef": null}}));
+    volumes.patch("disk", &WriteOptions::default(), &free).await.unwrap();
+    volumes.patch_status("disk", &WriteOptions::default(), &available).await.unwrap();
+    p.claim("second", "wait").await;
+    p.claiming("next", "second").await;
+    taken_for("second").await;
+    assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
+}

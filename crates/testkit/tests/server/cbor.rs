@@ -88,11 +88,12 @@ async fn a_watch_is_a_sequence() {
 async fn cbor_is_off_by_default() {
     let c = Cluster::start(1).await;
     let s = server(&c, Options::default());
-    let list = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let list = "application/json, application/yaml, application/vnd.kubernetes.protobuf, \
+        application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
     let post = request("POST", MAPS, CBOR, codec::cbor::to_vec(&map("one", "b")));
     let (parts, body) = s.handle(post).await.into_parts();
     let status: Value = serde_json::from_slice(&body.collect().await.unwrap()).unwrap();
-    let want = format!("only the following media types are accepted: {list}");
+    let want = format!("406: Not Acceptable\n\nAvailable representations: {list}");
     assert_eq!((parts.status.as_u16(), &status["message"]), (406, &json!(want)));
     for (method, path, media) in
         [("POST", MAPS, CBOR), ("PATCH", "/api/v1/namespaces/default", "application/apply-patch+cbor")]

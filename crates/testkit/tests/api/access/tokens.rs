@@ -104,7 +104,8 @@ async fn issuer_documents_verify_tokens() {
     let about = c.call("GET", "/.well-known/openid-configuration", Value::Null).await;
     assert_eq!((about.code, &about.body["issuer"]), (200, &json!(AUDIENCE)));
     assert_eq!(about.body["id_token_signing_alg_values_supported"], json!(["ES256"]));
-    let set = c.call("GET", "/openid/v1/jwks", Value::Null).await.body;
+    assert_eq!(c.call("GET", "/openid/v1/jwks", Value::Null).await.code, 406, "as upstream, there is one media type");
+    let set = c.send("GET", "/openid/v1/jwks", None, "application/jwk-set+json", Default::default()).await.body;
     let keys: Vec<_> = set["keys"].as_array().unwrap().iter().filter_map(auth::jwt::PublicKey::from_jwk).collect();
     let t = token(&c, json!({"audiences": ["vault"]})).await;
     let read = auth::jwt::Token::parse(text(&t)).unwrap();

@@ -186,7 +186,7 @@ async fn admission_policies_are_validated() {
         (
             "/status/conditions",
             json!([{"type": "A", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]),
-            &["status.conditions[0].reason: Required value: must be set"],
+            &["status.conditions[0].reason: Required value"],
         ),
     ];
     check_errors(&c, "PUT", &format!("{policies}/p/status"), &made, &cases).await;

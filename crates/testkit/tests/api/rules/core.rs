@@ -295,7 +295,9 @@ async fn container_statuses_have_users_and_devices() {
         (
             "/status/containerStatuses",
             status(json!({"user": {"linux": {"uid": -1, "gid": 0}}})),
-            &["status.containerStatuses[0].linux.uid: Invalid value: -1: must be between 0 and 2147483647, inclusive"],
+            &[
+                "status.containerStatuses[0].user.linux.uid: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+            ],
         ),
         (
             "/status/containerStatuses",
@@ -361,6 +363,7 @@ async fn a_resize_keeps_containers_and_resource_names() {
             "/spec/initContainers/0/resizePolicy",
             restarts,
             &[
+                "spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: \"RestartContainer\": must not be set to 'RestartContainer' for non-sidecar initContainers",
                 "spec.initContainers[0]: Forbidden: non-sidecar init containers with a resize policy of RestartContainer cannot be resized",
                 "spec.initContainers[0]: Forbidden: only cpu and memory resources for init or sidecar containers are mutable",
             ],

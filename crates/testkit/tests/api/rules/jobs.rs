@@ -117,8 +117,8 @@ async fn job_statuses_are_consistent() {
                     ("status.succeeded", "cannot decrease the succeeded counter"),
                 ],
             ),
-            (json!({"startTime": end}), &[("status.startTime", "startTime cannot be removed for unsuspended job")]),
-            (json!({"startTime": null}), &[("status.startTime", "startTime cannot be removed for unsuspended job")]),
+            (json!({"startTime": end}), &[("status.startTime", "field is immutable for unsuspended job once set")]),
+            (json!({"startTime": null}), &[("status.startTime", "field is immutable for unsuspended job once set")]),
             (
                 json!({"completionTime": end}),
                 &[("status.completionTime", "cannot set completionTime when there is no Complete=True condition")],
@@ -151,7 +151,7 @@ async fn job_statuses_are_consistent() {
                     (at, "cannot set Failed=True condition without the FailureTarget=true condition"),
                     (at, "cannot set Complete=True condition without the SuccessCriteriaMet=true condition"),
                     ("status.active", "active>0 is invalid for finished job"),
-                    ("status.uncountedTerminatedPods", "uncountedTerminatedPods needs to be empty for finished job"),
+                    ("status.uncountedTerminatedPods", "must be empty for finished job"),
                     ("status.terminating", "terminating>0 is invalid for finished job"),
                 ],
             ),
@@ -177,14 +177,14 @@ async fn job_statuses_are_consistent() {
             ),
             (
                 json!({"completionTime": "2026-01-01T00:00:03Z"}),
-                &[("status.completionTime", "completionTime cannot be mutated")],
+                &[("status.completionTime", "field is immutable")],
             ),
             (json!({"active": 1}), &[("status.active", "active>0 is invalid for finished job")]),
             (
                 json!({"completionTime": "2025-01-01T00:00:03Z"}),
                 &[
-                    ("status.completionTime", "completionTime cannot be set before startTime"),
-                    ("status.completionTime", "completionTime cannot be mutated"),
+                    ("status.completionTime", "must be equal to or after `startTime`"),
+                    ("status.completionTime", "field is immutable"),
                 ],
             ),
         ],

@@ -40,7 +40,8 @@ async fn updates_repeat_the_checks_of_metadata() {
     check_errors(&c, "PUT", &format!("{quotas}/q"), &body("q"), &once).await;
     check_errors(&c, "PUT", &format!("{quotas}/q/status"), &body("q"), &once).await;
     let generic = cases(&[LABEL; 2], &[], &[GONE], &[GRACE]);
-    check_errors(&c, "PUT", &format!("{budgets}/b/status"), &body("b"), &generic).await;
+    let live = c.call("GET", &format!("{budgets}/b"), Value::Null).await.body;
+    check_errors(&c, "PUT", &format!("{budgets}/b/status"), &live, &generic).await;
 }
 
 #[tokio::test]

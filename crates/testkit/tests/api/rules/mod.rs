@@ -106,7 +106,7 @@ async fn metadata_errors_repeat_on_update() {
     let kinds = [
         ("/api/v1/namespaces/golden/configmaps", json!({}), 4),
         ("/apis/coordination.k8s.io/v1/namespaces/golden/leases", json!({}), 3),
-        ("/apis/rbac.authorization.k8s.io/v1/namespaces/golden/roles", json!({}), 5),
+        ("/apis/rbac.authorization.k8s.io/v1/namespaces/golden/roles", json!({}), 4),
         ("/apis/policy/v1/namespaces/golden/poddisruptionbudgets", json!({"spec": {"minAvailable": 1}}), 2),
     ];
     for (path, mut body, times) in kinds {
