@@ -77,8 +77,8 @@ fn readiness_gates_hold_ready_back(s: &Story) {
     let gates = ["example.com/balanced", "example.com/warm"];
     s.shell_pod("p", FILE, json!({"readinessGates": gates.map(|g| json!({"conditionType": g}))}), json!({}));
     let find = |p: &Value, kind: &str| {
-        let all = p["status"]["conditions"].as_array().into_iter().flatten();
-        all.filter(|c| c["type"] == kind).next().cloned().unwrap_or_default()
+        let mut all = p["status"]["conditions"].as_array().into_iter().flatten();
+        all.find(|c| c["type"] == kind).cloned().unwrap_or_default()
     };
     let says = |expect: &str| {
         let p = s.until("pods/p", |p| find(p, "Ready")["message"] == expect);

@@ -23,7 +23,7 @@ fn containers_go_on(s: &Story) {
     );
     // Told to end before the restart, and ends after it.
     let (volume, mounts) = out();
-    let slow = "trap 'until test -e /out/go; do sleep 0.1; done; echo properly > /out/ended; exit 0' TERM; while :; do sleep 0.1; done";
+    let slow = "trap 'touch /out/told; until test -e /out/go; do sleep 0.1; done; echo properly > /out/ended; exit 0' TERM; while :; do sleep 0.1; done";
     s.shell_pod(
         "ends",
         slow,
@@ -40,6 +40,8 @@ fn containers_go_on(s: &Story) {
     s.ready("ends");
     s.eventually("an answer", || http_get(&address, "/hostname"));
     s.ok(&["delete", "pod", "ends", "--wait=false"]);
+    // containerd sends no second signal if the first was interrupted.
+    s.eventually("the container to be told", || dir.join("told").exists().then_some(()));
 
     s.cluster.stop();
     assert!(!s.k(&["get", "pods"]).status.success(), "nobody is there to ask");

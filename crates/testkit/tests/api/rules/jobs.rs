@@ -175,10 +175,7 @@ async fn job_statuses_are_consistent() {
                     (at, "cannot disable the SuccessCriteriaMet=True condition"),
                 ],
             ),
-            (
-                json!({"completionTime": "2026-01-01T00:00:03Z"}),
-                &[("status.completionTime", "field is immutable")],
-            ),
+            (json!({"completionTime": "2026-01-01T00:00:03Z"}), &[("status.completionTime", "field is immutable")]),
             (json!({"active": 1}), &[("status.active", "active>0 is invalid for finished job")]),
             (
                 json!({"completionTime": "2025-01-01T00:00:03Z"}),
